@@ -1,0 +1,50 @@
+"""What an engine is, to the core: four calls and one callback, all on the core's loop.
+
+An engine whose step blocks runs it in a thread of its own (the step must release the GIL) and comes back to the loop
+with `loop.call_soon_threadsafe`; the core itself never blocks.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from engine_bridge.wire import Capabilities, Embedding, Failure, Output, Request
+
+Key = tuple[bytes, int]
+"""Whose request (the ROUTER identity) and which (its request_id there). Opaque to engines, but hashable and unique."""
+
+Answer = Output | Embedding | Failure
+
+Emit = Callable[[Sequence[tuple[Key, Answer]]], None]
+"""Call on the loop, once per step, with that step's answers for all requests."""
+
+
+class Engine(Protocol):
+    """A loaded model that takes token ids and gives token ids or vectors.
+
+    Every submitted request gets exactly one end (an Output with a finish_reason, an Embedding or a Failure) unless it
+    was aborted through `abort`, after which nothing more is emitted for it. Answers carry `request_id = key[1]`.
+    """
+
+    async def start(self, emit: Emit) -> Capabilities:
+        """Load the model. Blocking work belongs in a thread; raise EngineError with one clear line if it cannot be."""
+        ...
+
+    def submit(self, requests: Sequence[tuple[Key, Request]]) -> None:
+        """Queue requests. Never raises: what cannot be served is emitted as a Failure."""
+        ...
+
+    def abort(self, keys: Sequence[Key]) -> None:
+        """Forget these requests, running or waiting; unknown keys are ignored."""
+        ...
+
+    def counts(self) -> tuple[int, int]:
+        """How many requests are running, and how many wait."""
+        ...
+
+    async def close(self) -> None:
+        """Stop all work and threads, and free the model."""
+        ...
+
+
+class EngineError(Exception):
+    """The engine cannot start or go on; the message is one line for the person at the terminal."""
