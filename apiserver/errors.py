@@ -1,0 +1,108 @@
+"""Every failure a client can see, with its status and code. Dialects spell them; nobody else makes a status.
+
+ApiError
+├── InvalidRequest        400  the client's mistake; `param` names the field
+│   └── ContextLengthExceeded
+├── Unauthorized          401
+├── NotFound              404  no such route, model or response
+├── MethodNotAllowed      405
+├── RequestTimeout        408  the body did not arrive in time
+├── TooLarge              413
+├── UnsupportedEncoding   415
+├── HeadersTooLarge       431
+├── Internal              500  our mistake, or the engine's at this request; says nothing of our insides
+├── NotImplementedHere    501
+└── Unavailable           503  loading, overloaded, draining or dead; carries Retry-After
+"""
+
+from typing import ClassVar
+
+
+class ApiError(Exception):
+    """Base. `type` and `code` are OpenAI's words; other dialects map from them or from the status."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "InternalServerError"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that belong to this failure."""
+        return {}
+
+
+class InvalidRequest(ApiError):
+    """The request itself is wrong; sending it again will not help."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt, or prompt and max_tokens together, do not fit the model's context."""
+
+    def __init__(self, message: str, *, param: str | None) -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+
+
+class Unauthorized(ApiError):
+    status = 401
+    type = "authentication_error"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"www-authenticate": "Bearer"}
+
+
+class NotFound(ApiError):
+    status = 404
+    type = "NotFoundError"
+
+
+class MethodNotAllowed(ApiError):
+    status = 405
+    type = "invalid_request_error"
+
+
+class RequestTimeout(ApiError):
+    status = 408
+    type = "invalid_request_error"
+
+
+class TooLarge(ApiError):
+    status = 413
+    type = "invalid_request_error"
+
+
+class UnsupportedEncoding(ApiError):
+    status = 415
+    type = "invalid_request_error"
+
+
+class HeadersTooLarge(ApiError):
+    status = 431
+    type = "invalid_request_error"
+
+
+class Internal(ApiError):
+    """A fault of ours or of the engine at this request; the log has the rest."""
+
+
+class Unavailable(ApiError):
+    """The service cannot take this now; the same request may succeed later."""
+
+    status = 503
+    type = "ServiceUnavailableError"
+
+    def __init__(self, message: str, *, retry_after_seconds: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(self.retry_after_seconds)}

@@ -1,0 +1,236 @@
+"""The API server's end of the wire: submit, receive, abort.
+
+One `EngineClient` a process; one `Submission` a request of a client, which may be many requests of the engine. A
+submission is a block: leaving it aborts what has not ended, whatever the cause. Requests of one turn of the loop leave
+in one message. Answers wait in the submission's inbox until its owner takes them all at once, so a slow reader costs
+one merged piece of text and not a queue.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+
+from engine_bridge import wire
+from engine_bridge.transport import Channel, PeerGone, ZContext, dealer
+from engine_bridge.wire import Accepted, Capabilities, EngineDown, Failure, Output, Rejected, Request, Welcome
+
+Answer = wire.Output | wire.Embedding | wire.Failure
+
+
+class EngineUnavailable(Exception):
+    """Base of the two below: this request cannot be served now, by no fault of its own."""
+
+
+class EngineLoading(EngineUnavailable):
+    """The engine is not there yet; try again."""
+
+
+class EngineDead(EngineUnavailable):
+    """The engine was there and is gone; whatever waited for it fails with this."""
+
+
+class EngineClient:
+    """Owns the socket and knows who waits for which request id. All calls on the loop that made it."""
+
+    def __init__(self, context: ZContext, identity: str) -> None:
+        self._context = context
+        self._identity = identity.encode()
+        self._channel: Channel | None = None
+        self._next_id = 0
+        self._outbox: list[wire.ToCore] = []
+        self._waiting: dict[int, Submission] = {}
+        self._loop = asyncio.get_running_loop()
+        self.capabilities: Capabilities | None = None
+        self.down_reason: str | None = None
+
+    def connect(self, address: str) -> None:
+        """Connect (again, to a new incarnation of the core) and shake hands; Welcome comes when its engine is loaded."""
+        self.disconnect("the engine was restarted")
+        self.down_reason = None
+        self._channel = Channel(dealer(self._context, address, self._identity), self._on_message)
+        self._send(wire.Hello(wire.WIRE_VERSION))
+
+    def disconnect(self, reason: str) -> None:
+        """Drop the socket and fail whoever waits with EngineDead."""
+        self.capabilities = None
+        self.down_reason = reason
+        self._outbox.clear()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        waiting = set(self._waiting.values())
+        self._waiting.clear()
+        for submission in waiting:
+            submission.fail(EngineDead(reason))
+
+    @property
+    def in_flight(self) -> int:
+        """Requests of the engine that have not ended."""
+        return len(self._waiting)
+
+    def require(self) -> Capabilities:
+        """What the engine can do. Raises EngineLoading or EngineDead when there is none to ask."""
+        if self.capabilities is None:
+            if self.down_reason is not None:
+                raise EngineDead(self.down_reason)
+            raise EngineLoading("the engine is loading")
+        return self.capabilities
+
+    def open(self) -> "Submission":
+        """A new submission, to be entered with `async with`."""
+        self.require()
+        return Submission(self)
+
+    def new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def abort_by_client_id(self, client_request_id: str) -> None:
+        """End every request, of any API server, that carries this id."""
+        self.require()
+        self._send(wire.AbortByClientId(client_request_id))
+
+    def submit(self, submission: "Submission", requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._waiting[request.request_id] = submission
+            self._send(request)
+
+    def abandon(self, request_ids: Sequence[int]) -> None:
+        """Forget and abort; the core may have answered already."""
+        ids = tuple(request_id for request_id in request_ids if self._waiting.pop(request_id, None) is not None)
+        if ids and self._channel is not None:
+            self._send(wire.Abort(ids))
+
+    def _send(self, message: wire.ToCore) -> None:
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(message)
+
+    def _flush(self) -> None:
+        messages, self._outbox = self._outbox, []
+        if self._channel is None or not messages:
+            return
+        try:
+            self._channel.send([wire.encode(messages)])
+        except PeerGone as error:
+            for message in messages:
+                if isinstance(message, wire.Generate | wire.Embed):
+                    self._deliver(Failure(message.request_id, wire.FailureKind.OVERLOADED, str(error)))
+
+    def _on_message(self, frames: list[bytes]) -> None:
+        for message in wire.decode_to_server(frames[-1]):
+            kind = type(message)
+            if kind is Output or kind is wire.Embedding or kind is Failure:
+                self._deliver(message)  # pyright: ignore[reportArgumentType]  # narrowed by `is`, which is measurably faster here
+            else:
+                self._on_control(message)
+
+    def _deliver(self, answer: Answer) -> None:
+        waiting = self._waiting
+        submission = waiting.get(answer.request_id)
+        if submission is None:
+            return  # abandoned a moment ago; its abort is on the way
+        if type(answer) is not Output or answer.finish_reason is not None:
+            del waiting[answer.request_id]
+        submission.put(answer)
+
+    def _on_control(self, message: wire.ToServer) -> None:
+        match message:
+            case Welcome():
+                self.capabilities = message.capabilities
+            case Accepted():
+                for request_id in message.request_ids:
+                    submission = self._waiting.get(request_id)
+                    if submission is not None:
+                        submission.accept(request_id)
+            case EngineDown() | Rejected():
+                self.disconnect(message.message)
+            case _:
+                raise AssertionError(f"not a control message: {message}")
+
+
+class Submission:
+    """The requests of one job, as an `async with` block and an inbox."""
+
+    __slots__ = ("_client", "_error", "_inbox", "_loop", "_open", "_unaccepted", "_waiter")
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._inbox: list[Answer] = []
+        self._open: set[int] = set()
+        self._unaccepted: set[int] = set()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> "Submission":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._open:
+            self._client.abandon(tuple(self._open))
+            self._open.clear()
+
+    def new_id(self) -> int:
+        return self._client.new_id()
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Send these; each id, from `new_id`, must be new."""
+        for request in requests:
+            self._open.add(request.request_id)
+            if type(request) is wire.Generate:
+                self._unaccepted.add(request.request_id)
+        self._client.submit(self, requests)
+
+    def abort(self, request_id: int) -> None:
+        """End one of them early; nothing more is received for it."""
+        self._open.discard(request_id)
+        self._unaccepted.discard(request_id)
+        self._client.abandon((request_id,))
+
+    async def accepted(self) -> None:
+        """Return when every Generate is queued in the engine, or has ended. Raises EngineDead."""
+        while self._unaccepted:
+            await self._wake()
+
+    async def receive(self) -> list[Answer]:
+        """What has arrived since the last call; waits if that is nothing. Raises EngineDead."""
+        while not self._inbox:
+            await self._wake()
+        answers, self._inbox = self._inbox, []
+        return answers
+
+    async def _wake(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._error is not None and not self._inbox:
+            raise self._error
+
+    # ---- called by the client ----
+
+    def put(self, answer: Answer) -> None:
+        self._inbox.append(answer)
+        if type(answer) is not Output or answer.finish_reason is not None:
+            self._open.discard(answer.request_id)
+            self._unaccepted.discard(answer.request_id)
+        self._notify()
+
+    def accept(self, request_id: int) -> None:
+        self._unaccepted.discard(request_id)
+        if not self._unaccepted:
+            self._notify()
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self._open.clear()
+        self._notify()
+
+    def _notify(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,210 @@
+"""The engine core's end of the wire: one socket, one engine, one loop.
+
+The core owns no queue of its own (the engine has one) and no text. It keeps who asked for what, so that an answer
+finds its way, a dead API server's requests are aborted, and every request ends exactly once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from engine_bridge import wire
+from engine_bridge.engines import Answer, Engine, Key
+from engine_bridge.status import EngineRow, EngineState, Field
+from engine_bridge.transport import Channel, PeerGone, ZContext, router
+from engine_bridge.wire import Failure, FailureKind, Output
+
+_BEAT_SECONDS = 0.1
+_PROBE_BEATS = 3  # an empty message to every API server that waits for something, so that a dead one is noticed
+
+log = logging.getLogger("engine_bridge.core")
+
+
+class Core:
+    """Call `run` once; it returns when `stop` was called."""
+
+    def __init__(self, engine: Engine, row: EngineRow, *, epoch: int) -> None:
+        self._engine = engine
+        self._row = row
+        self._epoch = epoch
+        self._stopping = asyncio.Event()
+        self._capabilities: wire.Capabilities | None = None
+        self._greeted: set[bytes] = set()
+        self._requests: dict[bytes, dict[int, str | None]] = {}  # identity → request id → client_request_id
+        self._by_client_id: dict[str, set[Key]] = {}
+        self._outbox: dict[bytes, list[wire.ToServer]] = {}
+        self._channel: Channel | None = None
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self, context: ZContext, address: str) -> None:
+        """Bind, load the engine, serve until stopped. Raises EngineError if the engine cannot start."""
+        self._channel = Channel(router(context, address), self._on_message)
+        beat = asyncio.create_task(self._beat())
+        try:
+            self._capabilities = await self._engine.start(self._emit)
+            for identity in self._greeted:
+                self._queue(identity, self._welcome(self._capabilities))
+            self._row.state = EngineState.READY
+            await self._stopping.wait()
+        finally:
+            self._say_goodbye()
+            beat.cancel()
+            await asyncio.gather(beat, return_exceptions=True)
+            await self._engine.close()
+            self._channel.close()
+
+    # ---- from the API servers ----
+
+    def _on_message(self, frames: list[bytes]) -> None:
+        try:
+            identity, payload = frames
+            messages = wire.decode_to_core(payload)
+        except (ValueError, msgspec.DecodeError):
+            self._row.add(Field.JUNK, 1)  # not of our kind: nothing in it is looked at
+            return
+        submitted: list[tuple[Key, wire.Request]] = []
+        for message in messages:
+            match message:
+                case wire.Generate() | wire.Embed():
+                    if self._take(identity, message):
+                        submitted.append(((identity, message.request_id), message))
+                case wire.Abort():
+                    self._abort([(identity, request_id) for request_id in message.request_ids])
+                case wire.AbortByClientId():
+                    self._abort_by_client_id(message.client_request_id)
+                case wire.Hello():
+                    self._greet(identity, message)
+        if submitted:
+            accepted = tuple(key[1] for key, request in submitted if type(request) is wire.Generate)
+            if accepted:
+                self._queue(identity, wire.Accepted(accepted))
+            self._row.add(Field.REQUESTS, len(submitted))
+            self._engine.submit(submitted)
+
+    def _greet(self, identity: bytes, hello: wire.Hello) -> None:
+        if hello.wire_version != wire.WIRE_VERSION:
+            text = f"the engine core speaks wire version {wire.WIRE_VERSION}, this API server {hello.wire_version}"
+            self._queue(identity, wire.Rejected(wire.WIRE_VERSION, text))
+            return
+        self._greeted.add(identity)
+        self._requests.setdefault(identity, {})
+        if self._capabilities is not None:
+            self._queue(identity, self._welcome(self._capabilities))
+
+    def _welcome(self, capabilities: wire.Capabilities) -> wire.Welcome:
+        return wire.Welcome(wire.WIRE_VERSION, self._epoch, capabilities)
+
+    def _take(self, identity: bytes, request: wire.Request) -> bool:
+        """Note who asked; answer at once what cannot be taken."""
+        request_id = request.request_id
+        refusal = None
+        if self._capabilities is None or self._stopping.is_set():
+            refusal = Failure(request_id, FailureKind.UNAVAILABLE, "the engine is not serving")
+        elif identity not in self._greeted or request_id in self._requests[identity]:
+            refusal = Failure(request_id, FailureKind.INTERNAL, "no handshake, or a request id used twice")
+        if refusal is not None:
+            self._queue(identity, refusal)
+            return False
+        self._requests[identity][request_id] = request.client_request_id
+        if request.client_request_id is not None:
+            self._by_client_id.setdefault(request.client_request_id, set()).add((identity, request_id))
+        return True
+
+    def _forget(self, key: Key) -> bool:
+        """Whether it was known; it no longer is."""
+        requests = self._requests.get(key[0])
+        if requests is None or key[1] not in requests:
+            return False
+        client_request_id = requests.pop(key[1])
+        if client_request_id is not None:
+            keys = self._by_client_id[client_request_id]
+            keys.discard(key)
+            if not keys:
+                del self._by_client_id[client_request_id]
+        return True
+
+    def _abort(self, keys: Sequence[Key]) -> None:
+        known = [key for key in keys if self._forget(key)]
+        if known:
+            self._engine.abort(known)
+
+    def _abort_by_client_id(self, client_request_id: str) -> None:
+        keys = list(self._by_client_id.get(client_request_id, ()))
+        self._abort(keys)
+        for identity, request_id in keys:
+            self._queue(identity, Failure(request_id, FailureKind.ABORTED, "aborted on request"))
+
+    # ---- to the API servers ----
+
+    def _emit(self, answers: Sequence[tuple[Key, Answer]]) -> None:
+        """One step's answers: one message to each API server that has a share in it."""
+        outbox = self._outbox
+        tokens = 0
+        for key, answer in answers:
+            requests = self._requests.get(key[0])
+            if requests is None or key[1] not in requests:
+                continue  # aborted while the step ran
+            if type(answer) is Output:
+                tokens += len(answer.new_token_ids) >> 2
+                if answer.finish_reason is not None:
+                    self._forget(key)
+            else:
+                self._forget(key)
+            queued = outbox.get(key[0])
+            if queued is None:
+                outbox[key[0]] = [answer]
+            else:
+                queued.append(answer)
+        self._row.add(Field.OUTPUT_TOKENS, tokens)
+        self._flush()
+
+    def _queue(self, identity: bytes, message: wire.ToServer) -> None:
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.setdefault(identity, []).append(message)
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, {}
+        for identity, messages in outbox.items():
+            self._send(identity, wire.encode(messages))
+
+    def _send(self, identity: bytes, payload: bytes) -> None:
+        assert self._channel is not None
+        try:
+            self._channel.send([identity, payload])
+        except PeerGone:
+            self._drop(identity)
+
+    def _drop(self, identity: bytes) -> None:
+        """An API server is gone: nobody waits for its requests any more."""
+        self._greeted.discard(identity)
+        requests = self._requests.get(identity)
+        if requests is not None:
+            self._abort([(identity, request_id) for request_id in list(requests)])
+            del self._requests[identity]
+            log.info("%s is gone; its requests are aborted", identity.decode(errors="replace"))
+
+    async def _beat(self) -> None:
+        beats = 0
+        nothing = wire.encode([])
+        while True:
+            self._row.beat(*self._engine.counts())
+            beats += 1
+            if beats % _PROBE_BEATS == 0:
+                for identity in list(self._greeted):
+                    self._send(identity, nothing)
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    def _say_goodbye(self) -> None:
+        """Everybody who waits gets an end, as long as there is a voice to give it."""
+        self._row.state = EngineState.STOPPING
+        for identity in list(self._greeted):
+            failures = [
+                Failure(request_id, FailureKind.UNAVAILABLE, "the engine is shutting down")
+                for request_id in self._requests.get(identity, ())
+            ]
+            self._send(identity, wire.encode([*failures, wire.EngineDown("the engine is shutting down")]))

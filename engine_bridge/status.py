@@ -1,0 +1,84 @@
+"""One row of shared memory: what the engine core says of itself, readable without asking it.
+
+The API server's parent makes the memory before anything starts and the core, which is exec'd, inherits the descriptor;
+so health and queue lengths are true on every API server, also when the core can no longer answer. Times are
+CLOCK_MONOTONIC nanoseconds, which all processes of a machine share.
+"""
+
+import mmap
+import os
+import time
+from enum import IntEnum
+
+
+class EngineState(IntEnum):
+    LOADING = 0
+    READY = 1
+    DEAD = 2
+    STOPPING = 3
+
+
+class Field(IntEnum):
+    """The row's int64 cells. Append only: a core of another version may be mapping it."""
+
+    STATE = 0
+    PID = 1
+    EPOCH = 2
+    HEARTBEAT = 3
+    RUNNING = 4
+    WAITING = 5
+    STARTED = 6
+    REQUESTS = 7
+    OUTPUT_TOKENS = 8
+    JUNK = 9
+
+
+ROW_BYTES = mmap.PAGESIZE
+
+
+class EngineRow:
+    """Named access to the row. One writer per cell: the core, but STATE and EPOCH also by its parent when it dies."""
+
+    __slots__ = ("_cells",)
+
+    def __init__(self, memory: memoryview) -> None:
+        self._cells = memory.cast("q")
+
+    @classmethod
+    def attach(cls, descriptor: int) -> "EngineRow":
+        """Map an inherited descriptor; it may be closed afterwards."""
+        return cls(memoryview(mmap.mmap(descriptor, ROW_BYTES)))
+
+    def get(self, field: Field) -> int:
+        return self._cells[field]
+
+    def set(self, field: Field, value: int) -> None:
+        self._cells[field] = value
+
+    def add(self, field: Field, value: int) -> None:
+        self._cells[field] += value
+
+    @property
+    def state(self) -> EngineState:
+        return EngineState(self._cells[Field.STATE])
+
+    @state.setter
+    def state(self, state: EngineState) -> None:
+        self._cells[Field.STATE] = state
+
+    def beat(self, running: int, waiting: int) -> None:
+        """Say "my loop turns", and how much work there is."""
+        self._cells[Field.HEARTBEAT] = time.monotonic_ns()
+        self._cells[Field.RUNNING] = running
+        self._cells[Field.WAITING] = waiting
+
+    @property
+    def seconds_since_beat(self) -> float:
+        return (time.monotonic_ns() - self._cells[Field.HEARTBEAT]) / 1e9
+
+
+def make_descriptor() -> int:
+    """A new anonymous row, zeroed (LOADING). Inheritable only where a child is told so."""
+    descriptor = os.memfd_create("engine-row", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, ROW_BYTES)
+    return descriptor
