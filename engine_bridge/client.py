@@ -197,6 +197,10 @@ class Submission:
         """What has arrived since the last call; waits if that is nothing. Raises EngineDead."""
         while not self._inbox:
             await self._wake()
+        return self.take()
+
+    def take(self) -> list[Answer]:
+        """What is there now, maybe nothing."""
         answers, self._inbox = self._inbox, []
         return answers
 

@@ -1,0 +1,45 @@
+"""What a dialect may know of the service it speaks for: names, limits, and what the engine can do."""
+
+from dataclasses import dataclass, field
+
+from apiserver.errors import NotFound
+from engine_bridge.wire import Capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one request, checked before any per-item work. Flags of the same names set them."""
+
+    max_body_bytes: int = 32 * 1024 * 1024
+    max_n: int = 128
+    max_stop_strings: int = 64
+    max_stop_length: int = 1024
+    max_logprobs: int = 20
+    max_logit_bias: int = 1024
+    max_batch_prompts: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The model as clients see it. Made anew when the engine says what it can do."""
+
+    names: tuple[str, ...]
+    root: str
+    created: int
+    capabilities: Capabilities
+    max_model_len: int
+    vocab_size: int
+    limits: Limits = field(default_factory=Limits)
+    any_model: bool = False
+    strict_fields: bool = False
+    clamp_max_tokens: bool = False
+    trust_request_chat_template: bool = False
+
+    def resolve(self, model: str | None) -> str:
+        """The name to answer with. Raises NotFound for a model that is not served here."""
+        if not model:
+            return self.names[0]
+        if model in self.names or self.any_model:
+            return model
+        known = ", ".join(f"'{name}'" for name in self.names)
+        raise NotFound(f"The model '{model[:200]}' does not exist; this server has {known}.", param="model", code="model_not_found")

@@ -1,0 +1,223 @@
+"""Job → events. `Pipeline.run` is the one asynchronous loop of a request; everything per token in it is synchronous."""
+
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
+
+from apiserver.card import Card
+from apiserver.errors import ApiError, Internal, InvalidRequest, Unavailable
+from apiserver.events import Detokenized, Embedded, Event, PreparedPrompt, Started
+from apiserver.pipeline.decode import Decoder
+from apiserver.pipeline.preprocess import Preprocessor, Room, fill_max_tokens
+from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, TokenizeJob
+from engine_bridge.client import EngineClient, EngineUnavailable, Submission
+from engine_bridge.wire import (
+    Capabilities,
+    Embed,
+    Embedding,
+    Failure,
+    FailureKind,
+    FinishReason,
+    Generate,
+    Output,
+    SamplingParams,
+    pack_ids,
+)
+
+Events = AsyncGenerator[list[Event]]
+
+
+class Pipeline:
+    """One an API server. The events come in lists: what arrived together is told together."""
+
+    def __init__(self, client: EngineClient, preprocessor: Preprocessor) -> None:
+        self._client = client
+        self._preprocessor = preprocessor
+
+    def run(self, job: Job, card: Card) -> Events:
+        """The events of one job, Started first. Leave it early with `aclose` (aclosing) and its work is aborted.
+
+        Raises an ApiError: before Started if the job is refused, later if the engine fails.
+        """
+        match job:
+            case GenerateJob():
+                return self._generate(job, card)
+            case EmbedJob():
+                return self._embed(job, card)
+            case TokenizeJob():
+                return self._tokenize(job, card)
+            case DetokenizeJob():
+                return self._detokenize(job, card)
+
+    async def _tokenize(self, job: TokenizeJob, card: Card) -> Events:
+        prompts = [self._preprocessor.prepare(prompt, card, None, None) for prompt in job.prompts]
+        if job.with_token_texts:
+            prompts = [self._with_token_texts(prompt) for prompt in prompts]
+        yield [Started(prompts)]
+
+    def _with_token_texts(self, prompt: PreparedPrompt) -> PreparedPrompt:
+        token_bytes = self._preprocessor.tokenizer.token_bytes
+        texts = [token_bytes(token_id).decode(errors="replace") for token_id in prompt.token_ids]
+        return PreparedPrompt(prompt.token_ids, prompt.text, texts)
+
+    async def _detokenize(self, job: DetokenizeJob, card: Card) -> Events:
+        events: list[Event] = [Started([])]
+        for index, prompt in enumerate(job.prompts):
+            self._preprocessor.check_ids(prompt.token_ids, prompt.param, card.vocab_size)
+            text = self._preprocessor.decode(prompt.token_ids, skip_special_tokens=job.skip_special_tokens)
+            events.append(Detokenized(index, text))
+        yield events
+
+    async def _embed(self, job: EmbedJob, card: Card) -> Events:
+        try:
+            _require(self._client.require(), "embed")
+            room = Room(card.max_model_len, reserved=0)
+            prompts = [self._preprocessor.prepare(prompt, card, room, job.truncation) for prompt in job.prompts]
+            async with self._client.open() as submission:
+                requests = [
+                    Embed(
+                        submission.new_id(),
+                        pack_ids(prompt.token_ids),
+                        job.dimensions,
+                        job.client_request_id,
+                        job.priority,
+                    )
+                    for prompt in prompts
+                ]
+                indexes = {request.request_id: index for index, request in enumerate(requests)}
+                submission.submit(requests)
+                yield [Started(prompts)]
+                while indexes:
+                    events: list[Event] = []
+                    for answer in await submission.receive():
+                        index = indexes.pop(answer.request_id)
+                        if type(answer) is not Embedding:
+                            raise _failure(answer, f"input[{index}]")
+                        events.append(Embedded(index, answer.vector))
+                    yield events
+        except EngineUnavailable as error:
+            raise Unavailable(str(error)) from error
+
+    async def _generate(self, job: GenerateJob, card: Card) -> Events:
+        try:
+            capabilities = self._client.require()
+            _require(capabilities, "generate")
+            prompts, params = self._prepare(job, card)
+            async with self._client.open() as submission:
+                requests, decoders = self._fan_out(job, capabilities, submission, prompts, params)
+                submission.submit(requests)
+                await submission.accepted()
+                answers = submission.take()
+                _raise_failures(answers)
+                started: list[Event] = [Started(prompts)]
+                for decoder, prompt in zip(decoders.values(), _each(prompts, job.n), strict=True):
+                    started += decoder.start(self._text_of(prompt, job) if job.echo else "")
+                yield started
+                running = len(decoders)
+                while True:
+                    events: list[Event] = []
+                    for answer in answers:
+                        running -= _feed(answer, decoders[answer.request_id], submission, events)
+                    if events:
+                        yield events
+                    if not running:
+                        break
+                    answers = await submission.receive()
+        except EngineUnavailable as error:
+            raise Unavailable(str(error)) from error
+
+    def _prepare(self, job: GenerateJob, card: Card) -> tuple[list[PreparedPrompt], list[SamplingParams]]:
+        room = Room(card.max_model_len, reserved=0 if job.max_tokens == 0 else 1)
+        prompts = [self._preprocessor.prepare(prompt, card, room, job.truncation) for prompt in job.prompts]
+        params = job.sampling_params
+        self._preprocessor.check_ids(list(params.stop_token_ids), "stop_token_ids", card.vocab_size)
+        self._preprocessor.check_ids([token_id for token_id, _ in params.logit_bias], "logit_bias", card.vocab_size)
+        return prompts, [fill_max_tokens(job, len(prompt.token_ids), card) for prompt in prompts]
+
+    def _fan_out(
+        self,
+        job: GenerateJob,
+        capabilities: Capabilities,
+        submission: Submission,
+        prompts: list[PreparedPrompt],
+        params: list[SamplingParams],
+    ) -> tuple[list[Generate], dict[int, Decoder]]:
+        """One engine request for each choice of each prompt, and who decodes it."""
+        requests: list[Generate] = []
+        decoders: dict[int, Decoder] = {}
+        for prompt, prompt_params in zip(prompts, params, strict=True):
+            packed = pack_ids(prompt.token_ids)
+            for choice in range(job.n):
+                choice_params = prompt_params
+                if choice and choice_params.seed is not None:
+                    # n choices of one seed would be n times the same answer.
+                    choice_params = msgspec.structs.replace(choice_params, seed=_offset_seed(choice_params.seed, choice))
+                request_id = submission.new_id()
+                requests.append(
+                    Generate(request_id, packed, choice_params, job.client_request_id, job.priority, job.cache_salt)
+                )
+                decoders[request_id] = Decoder(
+                    len(decoders), job, self._preprocessor.tokenizer, prompt.token_ids, capabilities.eos_token_ids
+                )
+        return requests, decoders
+
+    def _text_of(self, prompt: PreparedPrompt, job: GenerateJob) -> str:
+        if prompt.text is not None:
+            return prompt.text
+        return self._preprocessor.decode(prompt.token_ids, skip_special_tokens=job.skip_special_tokens)
+
+
+def _feed(answer: Output | Embedding | Failure, decoder: Decoder, submission: Submission, events: list[Event]) -> int:
+    """Append what this answer means; returns 1 if it ended its choice."""
+    if decoder.finished:
+        return 0  # a stop string ended it; these tokens were on their way
+    if type(answer) is not Output:
+        if type(answer) is Failure and answer.kind is FailureKind.ABORTED:
+            events.append(decoder.abort())
+            return 1
+        raise _failure(answer, None)
+    events += decoder.feed(answer)
+    if not decoder.finished:
+        return 0
+    if answer.finish_reason is None:
+        submission.abort(answer.request_id)
+    elif answer.finish_reason is FinishReason.ERROR:
+        raise Internal("The engine failed at this request.")
+    return 1
+
+
+def _each(prompts: list[PreparedPrompt], n: int) -> list[PreparedPrompt]:
+    return [prompt for prompt in prompts for _ in range(n)]
+
+
+def _raise_failures(answers: Sequence[Output | Embedding | Failure]) -> None:
+    """A refusal that came before the headers left keeps its status."""
+    for answer in answers:
+        if type(answer) is Failure and answer.kind is not FailureKind.ABORTED:
+            raise _failure(answer, None)
+
+
+def _failure(answer: Output | Embedding | Failure, param: str | None) -> ApiError:
+    """The client's view of an engine's failure."""
+    if type(answer) is not Failure:
+        return Internal("The engine gave an answer of the wrong kind.")
+    match answer.kind:
+        case FailureKind.INVALID:
+            return InvalidRequest(answer.message, param=param)
+        case FailureKind.OVERLOADED | FailureKind.UNAVAILABLE:
+            return Unavailable(answer.message)
+        case FailureKind.INTERNAL | FailureKind.ABORTED:
+            return Internal(f"{param}: {answer.message}" if param else answer.message)
+
+
+def _require(capabilities: Capabilities, task: str) -> None:
+    if capabilities.task != task:
+        does = {"generate": "generates text", "embed": "makes embeddings"}
+        raise InvalidRequest(
+            f"This model {does.get(capabilities.task, capabilities.task)}; it cannot serve this route.", param="model"
+        )
+
+
+def _offset_seed(seed: int, choice: int) -> int:
+    """Stays within int64."""
+    return (seed + choice + 2**63) % 2**64 - 2**63

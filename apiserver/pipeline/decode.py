@@ -1,0 +1,132 @@
+"""One choice's outputs → events. The only place that looks at every token, and it does so once."""
+
+from apiserver.events import Event, Finished, PromptScored, TextDelta, TokenLogprob
+from apiserver.pipeline.detokenize import make_detokenizer
+from apiserver.pipeline.stop import StopChecker
+from apiserver.requests import GenerateJob
+from apiserver.tokenizer import Tokenizer
+from engine_bridge.wire import FinishReason, Output, TokenLogprobs, unpack_ids
+
+
+class Decoder:
+    """Feed it one choice's outputs in order; `finished` says when the choice has ended (maybe before the engine's end)."""
+
+    __slots__ = (
+        "_cached_tokens", "_detokenizer", "_eos_token_ids", "_index", "_job", "_made", "_min_tokens", "_prompt_token_ids", "_stops", "_tokenizer", "finished",
+    )
+
+    def __init__(
+        self, index: int, job: GenerateJob, tokenizer: Tokenizer, prompt_token_ids: list[int], eos_token_ids: tuple[int, ...]
+    ) -> None:
+        self._index = index
+        self._job = job
+        self._tokenizer = tokenizer
+        self._prompt_token_ids = prompt_token_ids
+        self._eos_token_ids = eos_token_ids
+        self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens=job.skip_special_tokens)
+        self._stops = StopChecker(job.stop) if job.stop else None
+        self._min_tokens = job.sampling_params.min_tokens
+        self._made = 0
+        self._cached_tokens = 0
+        self.finished = False
+
+    def start(self, prompt_text: str) -> list[Event]:
+        """With `echo`, the prompt is the beginning of the text."""
+        if not self._job.echo or self._job.sampling_params.prompt_logprobs is not None:
+            return []  # with prompt logprobs, text and logprobs come together in `feed`
+        return [TextDelta(self._index, prompt_text)]
+
+    def feed(self, output: Output) -> list[Event]:
+        """What this output means; several outputs may be fed before the events are used."""
+        events: list[Event] = []
+        if output.cached_tokens:
+            self._cached_tokens = output.cached_tokens
+        if output.prompt_logprobs is not None:
+            events.append(self._prompt_scored(output.prompt_logprobs))
+        new = unpack_ids(output.new_token_ids)
+        stop_at_end = output.finish_reason is FinishReason.STOP and output.stop_token_id is not None
+        parts: list[str] = []
+        taken = 0
+        matched: str | None = None
+        for token_id in new:
+            taken += 1
+            self._made += 1
+            if stop_at_end and taken == len(new) and not self._job.include_stop:
+                break  # the stop token counts, but is no text
+            text = self._detokenizer.feed(token_id)
+            if self._stops is not None and text and self._made > self._min_tokens:
+                text = self._stops.feed(text)
+                matched = self._stops.matched
+            if text:
+                parts.append(text)
+            if matched is not None:
+                break
+        reason = FinishReason.STOP if matched is not None else output.finish_reason
+        if reason is not None and matched is None:
+            matched = self._end(parts)
+            if matched is not None:
+                reason = FinishReason.STOP
+        if matched is not None and self._job.include_stop:
+            parts.append(matched)
+        self._delta(events, parts, new[:taken], output.logprobs)
+        if reason is not None:
+            self.finished = True
+            events.append(self._finish(reason, matched, output.stop_token_id))
+        return events
+
+    def abort(self) -> Finished:
+        """Somebody else ended it: what is held back is dropped, as the engine's own abort would."""
+        self.finished = True
+        return Finished(self._index, FinishReason.ABORT, None, None, self._made, self._cached_tokens)
+
+    def _end(self, parts: list[str]) -> str | None:
+        """The engine's own end: give what is held back. Returns the stop string that this completed, if any."""
+        text = self._detokenizer.flush()
+        stops = self._stops
+        if stops is None or self._made <= self._min_tokens:
+            parts.append(text)
+            return None
+        parts.append(stops.feed(text))
+        if stops.matched is None:
+            parts.append(stops.flush())
+        return stops.matched
+
+    def _delta(
+        self, events: list[Event], parts: list[str], token_ids: list[int], logprobs: tuple[TokenLogprobs, ...] | None
+    ) -> None:
+        text = "".join(parts)
+        scored = None
+        if logprobs is not None:
+            scored = [self._logprob(token_id, entry) for token_id, entry in zip(token_ids, logprobs, strict=False)]
+        if text or scored or (token_ids and self._job.with_token_ids):
+            events.append(TextDelta(self._index, text, token_ids, scored))
+
+    def _finish(self, reason: FinishReason, matched: str | None, stop_token_id: int | None) -> Finished:
+        stop_reason: str | int | None = matched
+        matched_stop: str | int | None = matched
+        if matched is None and reason is FinishReason.STOP:
+            matched_stop = stop_token_id
+            is_eos = stop_token_id in self._eos_token_ids and stop_token_id not in self._job.sampling_params.stop_token_ids
+            stop_reason = None if is_eos else stop_token_id
+        return Finished(self._index, reason, stop_reason, matched_stop, self._made, self._cached_tokens)
+
+    def _prompt_scored(self, logprobs: tuple[TokenLogprobs | None, ...]) -> PromptScored:
+        scored = [
+            self._logprob(token_id, entry) for token_id, entry in zip(self._prompt_token_ids, logprobs, strict=True)
+        ]
+        return PromptScored(self._index, scored)
+
+    def _logprob(self, token_id: int, entry: TokenLogprobs | None) -> TokenLogprob:
+        raw = self._tokenizer.token_bytes(token_id)
+        if entry is None:
+            return TokenLogprob(token_id, None, raw.decode(errors="replace"), raw)
+        top: list[TokenLogprob] = []
+        for other, logprob in entry.top:
+            other_raw = self._tokenizer.token_bytes(other)
+            top.append(TokenLogprob(other, _finite(logprob), other_raw.decode(errors="replace"), other_raw))
+        return TokenLogprob(token_id, _finite(entry.logprob), raw.decode(errors="replace"), raw, tuple(top))
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity; vLLM's floor for it."""
+    return max(logprob, -9999.0)

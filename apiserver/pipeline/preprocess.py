@@ -1,0 +1,163 @@
+"""Prompts → token ids that fit: render, encode, truncate, check. Everything that can be refused is refused here."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from apiserver.card import Card
+from apiserver.errors import ContextLengthExceeded, InvalidRequest
+from apiserver.events import PreparedPrompt
+from apiserver.requests import Chat, GenerateJob, Prompt, Text, TokenIds, Truncation
+from apiserver.tokenizer import Tokenizer
+from apiserver.tokenizer.template import ChatTemplate, TemplateError, normalise_messages
+from engine_bridge.wire import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tokens a prompt may have: all that the model takes, less what the answer needs at least."""
+
+    max_model_len: int
+    reserved: int
+
+
+class Preprocessor:
+    """The one way from a prompt to token ids, for every dialect and every task."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self._request_templates: dict[str, ChatTemplate] = {}
+
+    def prepare(self, prompt: Prompt, card: Card, room: Room | None, truncation: Truncation | None) -> PreparedPrompt:
+        """Token ids of one prompt. Raises InvalidRequest naming the prompt's own field; `room=None` sets no bound."""
+        match prompt:
+            case TokenIds():
+                self.check_ids(prompt.token_ids, prompt.param, card.vocab_size)
+                text, token_ids = None, _truncate(prompt.token_ids, truncation, room)
+            case Text():
+                text = _usable(prompt.text, prompt.param)
+                token_ids = self._encode(text, prompt.add_special_tokens, prompt.param, room, truncation)
+            case Chat():
+                text = _usable(self._render(prompt), prompt.param)
+                token_ids = self._encode(text, prompt.add_special_tokens, prompt.param, room, truncation)
+        if not token_ids:
+            raise InvalidRequest(f"{prompt.param} is empty: a prompt needs at least one token.", param=prompt.param)
+        if room is not None and len(token_ids) > room.max_model_len - room.reserved:
+            raise too_long(len(token_ids), prompt.param, room)
+        return PreparedPrompt(token_ids, text)
+
+    def check_ids(self, token_ids: list[int], param: str, vocab_size: int) -> None:
+        """An id outside the vocabulary crashes engines for everybody (vllm#9634): it never gets there."""
+        if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+            raise InvalidRequest(
+                f"{param} holds the token id {wrong}; this model's ids are 0 to {vocab_size - 1}.", param=param
+            )
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def _encode(
+        self, text: str, add_special_tokens: bool, param: str, room: Room | None, truncation: Truncation | None
+    ) -> list[int]:
+        if room is not None and truncation is None:
+            # Cheap refusal: no token stands for more bytes than the longest, so this text cannot fit however it is cut.
+            fewest = len(text) // self.tokenizer.longest_token_bytes
+            if fewest > room.max_model_len:
+                raise too_long(None, param, room)
+        if truncation is None or room is None:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        most = _most(truncation, room)
+        return self.tokenizer.encode_truncated(
+            text, add_special_tokens=add_special_tokens, most=most, side=truncation.side
+        )
+
+    def _render(self, chat: Chat) -> str:
+        template = self._template_for(chat)
+        try:
+            messages = normalise_messages(chat.messages, template)
+            return template.render(
+                messages,
+                tools=chat.tools,
+                documents=chat.documents,
+                add_generation_prompt=chat.add_generation_prompt,
+                continue_final_message=chat.continue_final_message,
+                variables=chat.variables,
+            )
+        except TemplateError as error:
+            raise InvalidRequest(str(error), param=getattr(error, "param", None) or chat.param) from error
+
+    def _template_for(self, chat: Chat) -> ChatTemplate:
+        if chat.template is not None:
+            try:
+                return ChatTemplate(chat.template, self.template.special_tokens if self.template is not None else {})
+            except TemplateError as error:
+                raise InvalidRequest(f"chat_template: {error}", param="chat_template") from error
+        if self.template is None:
+            raise InvalidRequest(
+                "This model has no chat template, so it cannot render messages. "
+                "Start the server with --chat-template FILE, or use /v1/completions.",
+                param=chat.param,
+            )
+        return self.template
+
+
+def fill_max_tokens(job: GenerateJob, prompt_tokens: int, card: Card) -> SamplingParams:
+    """The job's sampling params with max_tokens set for this prompt. Raises InvalidRequest when they do not fit."""
+    left = card.max_model_len - prompt_tokens
+    max_tokens = job.max_tokens
+    if max_tokens is None:
+        max_tokens = left
+    elif max_tokens > left:
+        if not (job.clamp_max_tokens or card.clamp_max_tokens):
+            raise ContextLengthExceeded(
+                f"{job.max_tokens_param} is {max_tokens}, but after the prompt's {prompt_tokens} tokens this model's "
+                f"context of {card.max_model_len} has room for {left}. Send {job.max_tokens_param} <= {left}.",
+                param=job.max_tokens_param,
+            )
+        max_tokens = left
+    params = job.sampling_params
+    if params.min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {params.min_tokens}, more than the {max_tokens} tokens that this request can have.",
+            param="min_tokens",
+        )
+    return msgspec.structs.replace(params, max_tokens=max_tokens)
+
+
+def too_long(prompt_tokens: int | None, param: str, room: Room) -> ContextLengthExceeded:
+    size = f"{prompt_tokens} tokens" if prompt_tokens is not None else "more tokens than that"
+    answer = " (one token of it must be left for the answer)" if room.reserved else ""
+    return ContextLengthExceeded(
+        f"This model's maximum context length is {room.max_model_len} tokens{answer}, but {param} has {size}.",
+        param=param,
+    )
+
+
+def _most(truncation: Truncation, room: Room) -> int:
+    """How many tokens to keep. Raises InvalidRequest for more than the model takes."""
+    if truncation.keep > room.max_model_len:
+        raise InvalidRequest(
+            f"{truncation.param} is {truncation.keep}, more than this model's {room.max_model_len} tokens.",
+            param=truncation.param,
+        )
+    return room.max_model_len - room.reserved if truncation.keep == -1 else truncation.keep
+
+
+def _truncate(token_ids: list[int], truncation: Truncation | None, room: Room | None) -> list[int]:
+    if truncation is None or room is None:
+        return token_ids
+    most = _most(truncation, room)
+    if len(token_ids) <= most:
+        return token_ids
+    return token_ids[-most:] if truncation.side == "left" else token_ids[:most]
+
+
+def _usable(text: str, param: str) -> str:
+    """A lone surrogate has no UTF-8 form: no tokenizer can take it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{param} holds a lone surrogate at character {error.start}.", param=param) from error
+    return text

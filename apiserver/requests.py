@@ -1,0 +1,111 @@
+"""The job: what was asked, in no dialect. Dialects make it from bytes, the pipeline turns it into events.
+
+A job is a list of prompts; a generating job makes `n` choices of each. Every choice has an `index`
+(prompt number * n + choice number), which every event about it carries.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine_bridge.wire import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt as text. `param` is where the client wrote it, for error messages ("prompt", "input[3]")."""
+
+    text: str
+    param: str
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """A prompt that goes round the tokenizer; ids are checked against the model's vocabulary."""
+
+    token_ids: list[int]
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation, to be rendered by the chat template and encoded as it stands (templates write BOS themselves)."""
+
+    messages: list[dict[str, Any]]
+    param: str = "messages"
+    tools: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    template: str | None = None  # a template from the request itself; only where the operator trusts it
+
+
+Prompt = Text | TokenIds | Chat
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Keep at most `keep` prompt tokens (-1: as many as the model takes), dropping them at `side`'s other end."""
+
+    keep: int
+    side: Literal["left", "right"]  # left keeps the last tokens, right keeps the first
+    param: str = "truncate_prompt_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateJob:
+    """Make `n` continuations of each prompt.
+
+    `sampling_params.max_tokens` is filled in by the pipeline, prompt by prompt: from `max_tokens` where the client set
+    one (under the name `max_tokens_param`), else with the rest of the context.
+    """
+
+    prompts: list[Prompt]
+    sampling_params: SamplingParams
+    max_tokens: int | None
+    max_tokens_param: str = "max_tokens"
+    clamp_max_tokens: bool = False
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+    echo: bool = False
+    with_token_ids: bool = False
+    truncation: Truncation | None = None
+    client_request_id: str | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedJob:
+    """Make one vector of each prompt."""
+
+    prompts: list[Prompt]
+    dimensions: int | None = None
+    truncation: Truncation | None = None
+    client_request_id: str | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeJob:
+    """Only render and encode: no engine takes part."""
+
+    prompts: list[Prompt]
+    with_token_texts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeJob:
+    """Only decode."""
+
+    prompts: list[TokenIds]
+    skip_special_tokens: bool = True
+
+
+Job = GenerateJob | EmbedJob | TokenizeJob | DetokenizeJob
+"""What the pipeline takes."""

@@ -1,0 +1,48 @@
+"""Text ↔ token ids. One backend an API-server process; nobody shares one between threads.
+
+A backend keeps no state between calls: no padding, no truncation, no counts. `tokenizers` objects that carry such
+state raise "Already borrowed" when two users meet, and answer differently after a stranger's call.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+DecoderFamily = Literal["byte_level", "byte_fallback", "other"]
+
+
+class Tokenizer(Protocol):
+    """What the pipeline needs of a tokenizer backend. All calls are synchronous and do no I/O."""
+
+    name: str
+    """Which backend this is, for the log and for people."""
+    vocab_size: int
+    """One more than the largest id, added tokens included."""
+    longest_token_bytes: int
+    """No token stands for more bytes of text than this."""
+    special_ids: frozenset[int]
+    """The ids that `skip_special_tokens` leaves out."""
+    decoder_family: DecoderFamily
+    strips_leading_space: bool
+    """Whether decoding drops one space at the start of the text (sentencepiece)."""
+    token_bytes: Callable[[int], bytes]
+    """The bytes that one token adds to a text; empty for ids that the tokenizer does not know."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]: ...
+
+    def encode_truncated(
+        self, text: str, *, add_special_tokens: bool, most: int, side: Literal["left", "right"]
+    ) -> list[int]:
+        """Like encode, but at most `most` ids: text tokens go, special tokens stay. `left` keeps the text's end."""
+        ...
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str: ...
+
+    def decode_stream(self, skip_special_tokens: bool) -> Callable[[int], str | None]:
+        """A step function that gives text when a character is whole, else None."""
+        ...
+
+    def fallback_byte(self, token_id: int) -> int | None:
+        """The byte that a `<0x..>` token of a byte-fallback vocabulary stands for; None for every other token."""
+        ...

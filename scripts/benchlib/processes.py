@@ -1,0 +1,129 @@
+"""Who used the CPU: the server by the part each process plays, the client, and everybody else.
+
+The kernel counts CPU exactly but tells it in ticks of 10 ms, so runs of less than a second say little here.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter, process_time
+from typing import Any
+
+import psutil
+
+# How processes of our pool, of vLLM and of SGLang name themselves.
+_TITLE = re.compile(r"^(?:(api-\d+|engine|supervisor)\b|(?:VLLM|sglang)::(\w+))")
+
+Roles = Mapping[int, str]
+"""What each process id is: `supervisor`, `api-0`…, `engine`, a peer's own name for it, or `other`."""
+
+
+def roles_from_pool(document: Any) -> dict[int, str]:
+    """Read what our `GET /pool` says: `{"processes": [{"role", "slot", "pid"}…], "engine": {"pid"}}`.
+
+    What has no pid is left out, as is everything if the document is no such thing.
+    """
+    roles: dict[int, str] = {}
+    if not isinstance(document, dict):
+        return roles
+    for process in document.get("processes") or []:
+        pid, slot = process.get("pid"), process.get("slot")
+        if pid:
+            roles[pid] = f"api-{slot}" if slot is not None else str(process.get("role") or "other")
+    engine = document.get("engine")
+    if isinstance(engine, dict) and engine.get("pid"):
+        roles[engine["pid"]] = "engine"
+    return roles
+
+
+def roles_of_tree(known: Roles, *, root: int | None) -> dict[int, str]:
+    """Add to the known processes all that descend from them and from `root`.
+
+    What the engine starts is `engine` too; another unknown process is what its title says, or `other`. A root that
+    nobody knows is `supervisor` (which, of a server of one process, is the whole server).
+    """
+    roots = dict(known)
+    if root is not None:
+        roots.setdefault(root, "supervisor")
+    roles = dict(roots)
+    for pid in sorted(roots, key=lambda pid: roots[pid] != "engine"):  # first the engine: its children are its own
+        for child in _descendants(pid):
+            inherited = roots[pid] if roots[pid] == "engine" else _role_by_title(child)
+            roles.setdefault(child.pid, inherited)
+    return {pid: role for pid, role in roles.items() if psutil.pid_exists(pid)}
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _role_by_title(process: psutil.Process) -> str:
+    try:
+        titles = [process.name(), *process.cmdline()[:1]]
+    except psutil.Error:
+        return "other"
+    matches = [match for title in titles if (match := _TITLE.match(title))]
+    return (matches[0][1] or matches[0][2]) if matches else "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The clocks at one moment: the wall's, our own CPU, the machine's busy CPU, and each server process's CPU."""
+
+    at: float
+    client_seconds: float
+    machine_seconds: float
+    server_seconds: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """CPU seconds between two readings. `gone` are processes whose last share died with them."""
+
+    wall_seconds: float
+    client_seconds: float
+    server_seconds: Mapping[str, float]
+    others_seconds: float
+    gone: list[str]
+
+
+def read(roles: Roles) -> Reading:
+    """Take a reading; a process that is gone or is not ours to see is missing in it."""
+    server: dict[int, float] = {}
+    for pid in roles:
+        try:
+            times = psutil.Process(pid).cpu_times()
+        except psutil.Error:
+            continue
+        server[pid] = times.user + times.system
+    machine = psutil.cpu_times()
+    # Guests are counted in user and nice already; stolen time is nobody's here.
+    busy = machine.user + machine.nice + machine.system + machine.irq + machine.softirq
+    return Reading(perf_counter(), process_time(), busy, server)
+
+
+def spent(before: Reading, after: Reading, roles: Roles) -> Spent:
+    """Compare two readings. A process only in the second was born in between, so all its CPU counts."""
+    by_role: dict[str, float] = dict.fromkeys(sorted({role for role in roles.values()}, key=_role_order), 0.0)
+    for pid, seconds in after.server_seconds.items():
+        by_role[roles[pid]] += seconds - before.server_seconds.get(pid, 0.0)
+    client = after.client_seconds - before.client_seconds
+    machine = after.machine_seconds - before.machine_seconds
+    others = machine - client - sum(by_role.values())
+    return Spent(
+        wall_seconds=after.at - before.at,
+        client_seconds=client,
+        server_seconds=by_role,
+        others_seconds=max(0.0, others),
+        gone=[roles[pid] for pid in before.server_seconds if pid not in after.server_seconds],
+    )
+
+
+def _role_order(role: str) -> tuple[bool, int, str]:
+    """API servers first, by slot and not by spelling."""
+    slot = role.removeprefix("api-")
+    is_slot = role != slot and slot.isdigit()
+    return (not is_slot, int(slot) if is_slot else 0, role)
