@@ -7,6 +7,7 @@ import msgspec
 from apiserver.card import Card
 from apiserver.errors import ApiError, Internal, InvalidRequest, Unavailable
 from apiserver.events import Detokenized, Embedded, Event, PreparedPrompt, Started
+from apiserver.pipeline.capable import check_capable
 from apiserver.pipeline.decode import Decoder
 from apiserver.pipeline.preprocess import Preprocessor, Room, fill_max_tokens
 from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, TokenizeJob
@@ -102,6 +103,7 @@ class Pipeline:
         try:
             capabilities = self._client.require()
             _require(capabilities, "generate")
+            check_capable(job.sampling_params, capabilities)
             prompts, params = self._prepare(job, card)
             async with self._client.open() as submission:
                 requests, decoders = self._fan_out(job, capabilities, submission, prompts, params)
@@ -110,8 +112,8 @@ class Pipeline:
                 answers = submission.take()
                 _raise_failures(answers)
                 started: list[Event] = [Started(prompts)]
-                for decoder, prompt in zip(decoders.values(), _each(prompts, job.n), strict=True):
-                    started += decoder.start(self._text_of(prompt, job) if job.echo else "")
+                for decoder in decoders.values():
+                    started += decoder.start()
                 yield started
                 running = len(decoders)
                 while True:
@@ -157,14 +159,9 @@ class Pipeline:
                     Generate(request_id, packed, choice_params, job.client_request_id, job.priority, job.cache_salt)
                 )
                 decoders[request_id] = Decoder(
-                    len(decoders), job, self._preprocessor.tokenizer, prompt.token_ids, capabilities.eos_token_ids
+                    len(decoders), job, self._preprocessor.tokenizer, prompt, capabilities.eos_token_ids
                 )
         return requests, decoders
-
-    def _text_of(self, prompt: PreparedPrompt, job: GenerateJob) -> str:
-        if prompt.text is not None:
-            return prompt.text
-        return self._preprocessor.decode(prompt.token_ids, skip_special_tokens=job.skip_special_tokens)
 
 
 def _feed(answer: Output | Embedding | Failure, decoder: Decoder, submission: Submission, events: list[Event]) -> int:
@@ -184,10 +181,6 @@ def _feed(answer: Output | Embedding | Failure, decoder: Decoder, submission: Su
     elif answer.finish_reason is FinishReason.ERROR:
         raise Internal("The engine failed at this request.")
     return 1
-
-
-def _each(prompts: list[PreparedPrompt], n: int) -> list[PreparedPrompt]:
-    return [prompt for prompt in prompts for _ in range(n)]
 
 
 def _raise_failures(answers: Sequence[Output | Embedding | Failure]) -> None:

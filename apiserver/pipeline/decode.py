@@ -1,6 +1,6 @@
 """One choice's outputs → events. The only place that looks at every token, and it does so once."""
 
-from apiserver.events import Event, Finished, PromptScored, TextDelta, TokenLogprob
+from apiserver.events import Event, Finished, PreparedPrompt, PromptScored, TextDelta, TokenLogprob
 from apiserver.pipeline.detokenize import make_detokenizer
 from apiserver.pipeline.stop import StopChecker
 from apiserver.requests import GenerateJob
@@ -12,16 +12,31 @@ class Decoder:
     """Feed it one choice's outputs in order; `finished` says when the choice has ended (maybe before the engine's end)."""
 
     __slots__ = (
-        "_cached_tokens", "_detokenizer", "_eos_token_ids", "_index", "_job", "_made", "_min_tokens", "_prompt_token_ids", "_stops", "_tokenizer", "finished",
+        "_cached_tokens",
+        "_detokenizer",
+        "_eos_token_ids",
+        "_index",
+        "_job",
+        "_made",
+        "_min_tokens",
+        "_prompt",
+        "_stops",
+        "_tokenizer",
+        "finished",
     )
 
     def __init__(
-        self, index: int, job: GenerateJob, tokenizer: Tokenizer, prompt_token_ids: list[int], eos_token_ids: tuple[int, ...]
+        self,
+        index: int,
+        job: GenerateJob,
+        tokenizer: Tokenizer,
+        prompt: PreparedPrompt,
+        eos_token_ids: tuple[int, ...],
     ) -> None:
         self._index = index
         self._job = job
         self._tokenizer = tokenizer
-        self._prompt_token_ids = prompt_token_ids
+        self._prompt = prompt
         self._eos_token_ids = eos_token_ids
         self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens=job.skip_special_tokens)
         self._stops = StopChecker(job.stop) if job.stop else None
@@ -30,11 +45,11 @@ class Decoder:
         self._cached_tokens = 0
         self.finished = False
 
-    def start(self, prompt_text: str) -> list[Event]:
-        """With `echo`, the prompt is the beginning of the text."""
+    def start(self) -> list[Event]:
+        """With `echo`, the prompt is the beginning of the text (where logprobs come with it, `feed` tells both)."""
         if not self._job.echo or self._job.sampling_params.prompt_logprobs is not None:
-            return []  # with prompt logprobs, text and logprobs come together in `feed`
-        return [TextDelta(self._index, prompt_text)]
+            return []
+        return [TextDelta(self._index, self._prompt_text())]
 
     def feed(self, output: Output) -> list[Event]:
         """What this output means; several outputs may be fed before the events are used."""
@@ -42,7 +57,10 @@ class Decoder:
         if output.cached_tokens:
             self._cached_tokens = output.cached_tokens
         if output.prompt_logprobs is not None:
-            events.append(self._prompt_scored(output.prompt_logprobs))
+            scored = self._score_prompt(output.prompt_logprobs)
+            events.append(PromptScored(self._index, scored))
+            if self._job.echo:
+                events.append(TextDelta(self._index, self._prompt_text(), [], scored))
         new = unpack_ids(output.new_token_ids)
         stop_at_end = output.finish_reason is FinishReason.STOP and output.stop_token_id is not None
         parts: list[str] = []
@@ -110,11 +128,15 @@ class Decoder:
             stop_reason = None if is_eos else stop_token_id
         return Finished(self._index, reason, stop_reason, matched_stop, self._made, self._cached_tokens)
 
-    def _prompt_scored(self, logprobs: tuple[TokenLogprobs | None, ...]) -> PromptScored:
-        scored = [
-            self._logprob(token_id, entry) for token_id, entry in zip(self._prompt_token_ids, logprobs, strict=True)
+    def _prompt_text(self) -> str:
+        if self._prompt.text is not None:
+            return self._prompt.text
+        return self._tokenizer.decode(self._prompt.token_ids, skip_special_tokens=self._job.skip_special_tokens)
+
+    def _score_prompt(self, logprobs: tuple[TokenLogprobs | None, ...]) -> list[TokenLogprob]:
+        return [
+            self._logprob(token_id, entry) for token_id, entry in zip(self._prompt.token_ids, logprobs, strict=True)
         ]
-        return PromptScored(self._index, scored)
 
     def _logprob(self, token_id: int, entry: TokenLogprobs | None) -> TokenLogprob:
         raw = self._tokenizer.token_bytes(token_id)

@@ -115,7 +115,7 @@ class _Metadata:
         """The named tokens as templates know them, by text."""
         names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
         ids = {name: self.get(f"tokenizer.ggml.{stem}_token_id") for name, stem in names.items()}
-        return {name: tokens[token_id] for name, token_id in ids.items() if token_id is not None}
+        return {name: tokens[int(token_id)] for name, token_id in ids.items() if token_id is not None}
 
 
 def _pre_tokenizer(metadata: _Metadata) -> PreTokenizer:

@@ -1,1 +1,1 @@
-"""What the benchmarks share: an HTTP client that is not the bottleneck, load loops, statistics, CPU by process, tables."""
+"""What the benchmarks share: an HTTP client that is not the bottleneck, load loops, statistics, CPU, tables."""

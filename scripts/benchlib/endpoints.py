@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from benchlib.client import JsonClient, Reply, ReplyError
+from benchlib.client import JsonClient, Reply
+from benchlib.parsing import ReplyError
 from benchlib.prompts import Counter
 
-type EndpointName = Literal["chat", "completions", "embeddings"]
+EndpointName = Literal["chat", "completions", "embeddings"]
 
 PATHS: dict[str, str] = {
     "chat": "/v1/chat/completions",

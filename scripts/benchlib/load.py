@@ -30,23 +30,27 @@ async def closed_loop(
 ) -> None:
     """Let `concurrency` clients send one request after another until `requests` run out or the clock says `until`.
 
-    Each has one keep-alive connection, opened anew only when it was closed. A request is due when it is sent, or when
-    its connection is asked for if there is none.
+    Each has one keep-alive connection; all are opened before any client begins, and anew only when one was closed. A
+    request is due when it is sent, or when its connection is asked for if it was closed.
     """
+    everybody = asyncio.Barrier(concurrency)
 
     async def client() -> None:
-        connection: Connection | None = None
+        opened = await _connect(target)
+        connection = None if isinstance(opened, Reply) else opened  # a failure will show at the first request
         try:
+            await everybody.wait()
             for request in requests:
                 due = perf_counter()
                 if until is not None and due >= until:
                     return
                 if connection is None or not connection.is_open:
-                    connection, failure = await _connect(target)
-                    if connection is None:
-                        on_reply(due, failure)
+                    opened = await _connect(target)
+                    if isinstance(opened, Reply):
+                        on_reply(due, opened)
                         await asyncio.sleep(_REFUSED_PAUSE_SECONDS)  # or a dead server makes us spin
                         continue
+                    connection = opened
                 on_reply(due, await connection.send(request, timeout_seconds=timeout_seconds))
         finally:
             if connection is not None:
@@ -80,10 +84,11 @@ async def open_loop(
             if not connection.is_open:
                 connection = None
         if connection is None:
-            connection, failure = await _connect(target)
-            if connection is None:
-                on_reply(due, failure)
+            opened = await _connect(target)
+            if isinstance(opened, Reply):
+                on_reply(due, opened)
                 return
+            connection = opened
         try:
             on_reply(due, await connection.send(request, timeout_seconds=timeout_seconds))
         except asyncio.CancelledError:
@@ -114,12 +119,13 @@ def poisson_schedule(
     return times
 
 
-async def _connect(target: Target) -> tuple[Connection, None] | tuple[None, Reply]:
+async def _connect(target: Target) -> Connection | Reply:
+    """A connection, or the failed reply that stands for it."""
     began = perf_counter()
     try:
-        return await Connection.open(target), None
+        return await Connection.open(target)
     except OSError as error:
-        return None, Reply(sent_at=began, ended_at=perf_counter(), failure=f"connect: {type(error).__name__}")
+        return Reply(sent_at=began, ended_at=perf_counter(), failure=f"connect: {type(error).__name__}")
 
 
 class _Alarm:

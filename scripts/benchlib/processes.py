@@ -3,9 +3,10 @@
 The kernel counts CPU exactly but tells it in ticks of 10 ms, so runs of less than a second say little here.
 """
 
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter, process_time
 from typing import Any
 
@@ -40,33 +41,34 @@ def roles_of_tree(known: Roles, *, root: int | None) -> dict[int, str]:
     """Add to the known processes all that descend from them and from `root`.
 
     What the engine starts is `engine` too; another unknown process is what its title says, or `other`. A root that
-    nobody knows is `supervisor` (which, of a server of one process, is the whole server).
+    neither `known` nor its title names is `supervisor` (of a server of one process, the whole server). We ourselves
+    are never the server's, even if it was started by our own parent.
     """
     roots = dict(known)
     if root is not None:
-        roots.setdefault(root, "supervisor")
+        roots.setdefault(root, _role_by_title(root) or "supervisor")
     roles = dict(roots)
     for pid in sorted(roots, key=lambda pid: roots[pid] != "engine"):  # first the engine: its children are its own
         for child in _descendants(pid):
-            inherited = roots[pid] if roots[pid] == "engine" else _role_by_title(child)
-            roles.setdefault(child.pid, inherited)
-    return {pid: role for pid, role in roles.items() if psutil.pid_exists(pid)}
+            roles.setdefault(child, "engine" if roots[pid] == "engine" else _role_by_title(child) or "other")
+    return {pid: role for pid, role in roles.items() if psutil.pid_exists(pid) and pid != os.getpid()}
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
+def _descendants(pid: int) -> list[int]:
     try:
-        return psutil.Process(pid).children(recursive=True)
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return []
 
 
-def _role_by_title(process: psutil.Process) -> str:
+def _role_by_title(pid: int) -> str | None:
     try:
+        process = psutil.Process(pid)
         titles = [process.name(), *process.cmdline()[:1]]
     except psutil.Error:
-        return "other"
+        return None
     matches = [match for title in titles if (match := _TITLE.match(title))]
-    return (matches[0][1] or matches[0][2]) if matches else "other"
+    return (matches[0][1] or matches[0][2]) if matches else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,10 @@ class Reading:
     client_seconds: float
     machine_seconds: float
     server_seconds: Mapping[int, float]
+
+    def joined(self, born: "Reading") -> "Reading":
+        """This moment, with processes that were found out about a little later."""
+        return replace(self, server_seconds={**born.server_seconds, **self.server_seconds})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ def read(roles: Roles) -> Reading:
 
 def spent(before: Reading, after: Reading, roles: Roles) -> Spent:
     """Compare two readings. A process only in the second was born in between, so all its CPU counts."""
-    by_role: dict[str, float] = dict.fromkeys(sorted({role for role in roles.values()}, key=_role_order), 0.0)
+    by_role: dict[str, float] = dict.fromkeys(sorted(set(roles.values()), key=_role_order), 0.0)
     for pid, seconds in after.server_seconds.items():
         by_role[roles[pid]] += seconds - before.server_seconds.get(pid, 0.0)
     client = after.client_seconds - before.client_seconds

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 Counter = Callable[[str], Awaitable[int]]
 """How many prompt tokens a text makes, with all that the endpoint adds to it (template, special tokens)."""
 
+# As a text and not as a list: this way it can be read.
 _COMMON = """
 the of and to in is it you that he was for on are with as his they be at one have this from or had by hot but some
 what there we can out other were all your when up use word how said an each she which do their time if will way about
@@ -17,8 +18,8 @@ many then them would write like so these her long make thing see him two has loo
 no most number who over know water than call first people may down side been now find any new work part take get place
 made live where after back little only round man year came show every good me give our under name very through just
 form much great think say help low line before turn cause same mean differ move right boy old too does tell sentence
-""".split()
-_SYLLABLES = "ba con der fil gor hu jin kal mor nes pra qui ros sten tur vel wim xo yar zet lu ming sor the".split()
+""".split()  # noqa: SIM905
+_SYLLABLES = "ba con der fil gor hu jin kal mor nes pra qui ros sten tur vel wim xo yar zet lu ming sor the".split()  # noqa: SIM905
 _INVENTED_SHARE = 0.2
 _INVENTED_TOKENS = 2.2  # of an invented word, roughly; only where nobody counts
 _ATTEMPTS = 12
@@ -36,10 +37,11 @@ class PromptMaker:
 
     async def make(self) -> str:
         """Another prompt. Without a counter, or if no text has that many tokens, as near as can be."""
+        text = await self._candidate()
         for _ in range(_ATTEMPTS):
-            text = await self._candidate()
             if hash(text) not in self._seen:
                 break
+            text = await self._candidate()
         self._seen.add(hash(text))
         return text
 

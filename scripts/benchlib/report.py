@@ -22,17 +22,25 @@ _LOG_INTERVAL_SECONDS = 5.0
 class Progress:
     """A line that grows on a terminal; elsewhere, a line now and then, and one at the end.
 
-    Either `total` (things to do) or `duration_seconds` says how far there is to go.
+    Either `total` (things to do) or `duration_seconds` says how far there is to go. A passing one is only shown while
+    it lasts, and leaves no line behind.
     """
 
     def __init__(
-        self, title: str, *, total: int | None, duration_seconds: float | None = None, stream: TextIO = sys.stderr
+        self,
+        title: str,
+        *,
+        total: int | None,
+        duration_seconds: float | None = None,
+        is_passing: bool = False,
+        stream: TextIO | None = None,
     ) -> None:
         self._title = title
         self._total = total
         self._duration_seconds = duration_seconds
-        self._stream = stream
-        self._is_terminal = stream.isatty()
+        self._stream = sys.stderr if stream is None else stream
+        self._is_passing = is_passing
+        self._is_terminal = self._stream.isatty()
         self._interval = _TERMINAL_INTERVAL_SECONDS if self._is_terminal else _LOG_INTERVAL_SECONDS
         self._timer: asyncio.TimerHandle | None = None
         self._began = perf_counter()
@@ -49,7 +57,10 @@ class Progress:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._print(end="\n")
+        if not self._is_passing:
+            self._print(end="\n")
+        elif self._is_terminal:
+            self._stream.write("\r\x1b[K")
 
     def advance(self, *, is_failed: bool = False) -> None:
         """One more is done. Cheap: the line is drawn by a timer."""
@@ -86,7 +97,7 @@ class Progress:
 def number(value: float | None) -> str:
     """Three or so figures, without an exponent; a dash for what was not measured."""
     if value is None:
-        return "–"
+        return "-"
     size = abs(value)
     digits = next(
         (digits for limit, digits in ((0.1, 4), (1.0, 3), (10.0, 2), (100.0, 1)) if 0 < size < limit),
@@ -99,7 +110,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table whose columns are aligned in plain text too: the first to the left, numbers to the right."""
     widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
     is_number = [
-        bool(rows) and all(row[column][:1].isdigit() or row[column][:1] in "-–" for row in rows)
+        column > 0 and all(row[column][:1].isdigit() or row[column] == "-" for row in rows)
         for column in range(len(header))
     ]
 
@@ -110,9 +121,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ]
         return f"| {' | '.join(padded)} |"
 
-    rule = "|".join(
-        "-" * (width + 1) + (":" if right else "-") for width, right in zip(widths, is_number, strict=True)
-    )
+    rule = "|".join("-" * (width + 1) + (":" if right else "-") for width, right in zip(widths, is_number, strict=True))
     return "\n".join([line(header), f"|{rule}|", *(line(row) for row in rows)])
 
 

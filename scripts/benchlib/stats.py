@@ -17,7 +17,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def summarize(values: Sequence[float]) -> dict[str, float]:
-    """Count, mean, p50, p90, p99 and maximum; of nothing, only the count, since a made-up 0 would look like a result."""
+    """Count, mean, p50, p90, p99 and maximum; of nothing, only the count, since a made-up 0 looks like a result."""
     if not values:
         return {"count": 0}
     ordered = sorted(values)

@@ -1,0 +1,153 @@
+"""The page of shared memory that every process of the pool sees: one slot an API server.
+
+Made (as an anonymous memory file) before the first fork and mapped by all, so any API server can answer for the pool.
+Each slot has one writer, its worker; the supervisor writes PID, GENERATION, STATE and STARTED, when it forks and when
+it reaps. Cells are aligned 8 bytes, so no reader sees half a value. The second part of a slot holds that worker's
+metrics as float64: they belong to the slot, not to the process, so a replaced worker counts on where the dead one
+stopped and nothing is left behind.
+"""
+
+import mmap
+import os
+import time
+from enum import IntEnum
+
+
+class WorkerState(IntEnum):
+    EMPTY = 0
+    STARTING = 1
+    READY = 2
+    DRAINING = 3
+    DEAD = 4
+
+
+class Cell(IntEnum):
+    """The int64 cells of a slot."""
+
+    PID = 0
+    GENERATION = 1
+    STATE = 2
+    STARTED = 3  # CLOCK_MONOTONIC ns, as all times here
+    HEARTBEAT = 4  # written by the worker's loop, so it proves that the loop turns
+    CONNECTIONS = 5
+    IN_FLIGHT = 6
+    LOOP_LAG = 7  # ns by which the last heartbeat was late
+    REQUESTS = 8
+    ENGINE_REQUESTS = 9  # requests of this worker that the engine has not ended
+
+
+class PoolCell(IntEnum):
+    """The int64 cells of the pool's own row."""
+
+    API_SERVER_COUNT = 0
+    DRAINING = 1
+    STARTED = 2
+    WORKER_DEATHS = 3
+
+
+MAX_SLOTS = 256
+_POOL_BYTES = mmap.PAGESIZE
+_CELLS_BYTES = 256
+METRIC_CELLS = 2016
+_SLOT_BYTES = _CELLS_BYTES + 8 * METRIC_CELLS
+
+
+class Slot:
+    """One worker's cells and metrics."""
+
+    __slots__ = ("cells", "metrics", "number")
+
+    def __init__(self, number: int, memory: memoryview) -> None:
+        self.number = number
+        self.cells = memory[:_CELLS_BYTES].cast("q")
+        self.metrics = memory[_CELLS_BYTES:].cast("d")
+
+    def get(self, cell: Cell) -> int:
+        return self.cells[cell]
+
+    def set(self, cell: Cell, value: int) -> None:
+        self.cells[cell] = value
+
+    @property
+    def state(self) -> WorkerState:
+        return WorkerState(self.cells[Cell.STATE])
+
+    @state.setter
+    def state(self, state: WorkerState) -> None:
+        self.cells[Cell.STATE] = state
+
+    @property
+    def is_serving(self) -> bool:
+        return self.cells[Cell.STATE] == WorkerState.READY
+
+    def occupy(self, pid: int, generation: int) -> None:
+        """A new worker lives here: what described the last one goes, the metrics stay."""
+        for cell in (Cell.CONNECTIONS, Cell.IN_FLIGHT, Cell.LOOP_LAG, Cell.ENGINE_REQUESTS):
+            self.cells[cell] = 0
+        now = time.monotonic_ns()
+        self.cells[Cell.PID] = pid
+        self.cells[Cell.GENERATION] = generation
+        self.cells[Cell.STARTED] = now
+        self.cells[Cell.HEARTBEAT] = now
+        self.cells[Cell.STATE] = WorkerState.STARTING
+
+    def vacate(self) -> None:
+        """Its worker is dead; whoever balances by connections must not count them."""
+        self.cells[Cell.STATE] = WorkerState.DEAD
+        for cell in (Cell.PID, Cell.CONNECTIONS, Cell.IN_FLIGHT, Cell.ENGINE_REQUESTS):
+            self.cells[cell] = 0
+
+
+class Board:
+    """All slots, and the pool's own row."""
+
+    def __init__(self, count: int) -> None:
+        """Make the memory for a pool of `count` API servers (room for MAX_SLOTS; untouched pages cost nothing)."""
+        if not 1 <= count <= MAX_SLOTS:
+            raise ValueError(f"api-server-count must be 1 to {MAX_SLOTS}, not {count}")
+        descriptor = os.memfd_create("apiserver-board", os.MFD_CLOEXEC)
+        size = _POOL_BYTES + MAX_SLOTS * _SLOT_BYTES
+        os.ftruncate(descriptor, size)
+        memory = memoryview(mmap.mmap(descriptor, size))
+        os.close(descriptor)
+        self._pool = memory[:_POOL_BYTES].cast("q")
+        self._slots = [
+            Slot(number, memory[_POOL_BYTES + number * _SLOT_BYTES : _POOL_BYTES + (number + 1) * _SLOT_BYTES])
+            for number in range(MAX_SLOTS)
+        ]
+        self._pool[PoolCell.API_SERVER_COUNT] = count
+        self._pool[PoolCell.STARTED] = time.monotonic_ns()
+
+    @property
+    def count(self) -> int:
+        return self._pool[PoolCell.API_SERVER_COUNT]
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The slots that the pool uses now."""
+        return self._slots[: self.count]
+
+    def slot(self, number: int) -> Slot:
+        return self._slots[number]
+
+    @property
+    def is_draining(self) -> bool:
+        return bool(self._pool[PoolCell.DRAINING])
+
+    def set_draining(self) -> None:
+        self._pool[PoolCell.DRAINING] = 1
+
+    def count_death(self) -> None:
+        self._pool[PoolCell.WORKER_DEATHS] += 1
+
+    def get(self, cell: PoolCell) -> int:
+        return self._pool[cell]
+
+    def is_least_loaded(self, slot: Slot) -> bool:
+        """Whether no serving worker has fewer open connections than this one."""
+        own = slot.cells[Cell.CONNECTIONS]
+        return all(
+            other.cells[Cell.CONNECTIONS] >= own
+            for other in self.slots
+            if other.cells[Cell.STATE] == WorkerState.READY
+        )

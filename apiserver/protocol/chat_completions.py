@@ -1,0 +1,321 @@
+"""OpenAI chat completions: POST /v1/chat/completions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from apiserver.card import Card
+from apiserver.errors import ApiError, InvalidRequest
+from apiserver.events import Choice, Event, Finished, PromptScored, Result, Started, TextDelta, TokenLogprob
+from apiserver.protocol import openai
+from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.exchange import Body, Chunk
+from apiserver.protocol.sampling import (
+    HARMLESS,
+    SamplingFields,
+    check_n,
+    check_stream_options,
+    client_request_id,
+    sampling_params,
+    stop_strings,
+    truncation,
+)
+from apiserver.requests import Chat, GenerateJob, Prompt, TokenIds
+
+_ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+
+
+class ChatFields(SamplingFields, kw_only=True):
+    messages: list[dict[str, Any]] | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: str | float | None = None
+    echo: bool | None = None
+    input_ids: list[int] | None = None
+    return_prompt_text: bool | None = None
+    return_prompt_token_ids: bool | None = None
+    # Known, and refused unless harmless.
+    audio: Any = None
+    modalities: Any = None
+    functions: Any = None
+    function_call: Any = None
+    web_search_options: Any = None
+    use_audio_in_video: Any = None
+    video_config: Any = None
+    media_io_kwargs: Any = None
+    task: Any = None
+
+
+_HARMLESS = HARMLESS | {
+    "echo": (False,),
+    "audio": (),
+    "modalities": (["text"], []),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "web_search_options": (),
+    "use_audio_in_video": (False,),
+    "video_config": ({},),
+    "media_io_kwargs": ({},),
+    "task": (),
+}
+_decoder = msgspec.json.Decoder(ChatFields)
+
+
+class ChatCompletion:
+    """One chat completion; see `apiserver.protocol.exchange.Exchange`."""
+
+    path = "/v1/chat/completions"
+
+    def __init__(self, raw: bytes, card: Card) -> None:
+        fields = decode(raw, _decoder)
+        if card.strict_fields:
+            refuse_unknown(raw, ChatFields)
+        self._model = card.resolve(fields.model)
+        refuse_unsupported(fields, _HARMLESS)
+        options = check_stream_options(fields)
+        self.stream = bool(fields.stream)
+        self._include_usage = bool(options.include_usage)
+        self._continuous_usage = bool(options.continuous_usage_stats) and self._include_usage
+        self._with_token_ids = bool(fields.return_token_ids)
+        self._with_prompt_ids = self._with_token_ids or bool(fields.return_prompt_token_ids)
+        self._with_prompt_text = bool(fields.return_prompt_text)
+        self._as_ids = bool(fields.return_tokens_as_token_ids)
+        self._job = _job(fields, card)
+        self._id = openai.new_id("chatcmpl")
+        self._created = openai.now()
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+        head = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self._model}
+        self._head = openai.encode_json(head)[:-1]
+        usage = b',"usage":null}' if self._include_usage else b"}"
+        self._tails = {
+            index: b'},"logprobs":null,"finish_reason":null}]' + usage for index in range(self._job.n)
+        }
+        self._heads = {
+            index: self._head + b',"choices":[{"index":%d,"delta":{"content":' % index for index in range(self._job.n)
+        }
+
+    @property
+    def job(self) -> GenerateJob:
+        return self._job
+
+    # ---- whole ----
+
+    def body(self, result: Result) -> Body:
+        document: dict[str, Any] = {
+            "id": self._id,
+            "object": "chat.completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": [self._choice(index, result.choices[index]) for index in sorted(result.choices)],
+            "usage": openai.usage(result),
+            "system_fingerprint": None,
+            "service_tier": None,
+        }
+        if self._with_prompt_ids:
+            document["prompt_token_ids"] = result.prompts[0].token_ids
+        if self._with_prompt_text:
+            document["prompt_text"] = result.prompts[0].text
+        scored = result.choices[0].prompt_logprobs
+        if scored is not None:
+            document["prompt_logprobs"] = openai.prompt_logprobs(scored)
+        return Body(document)
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        assert choice.finished is not None
+        document: dict[str, Any] = {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": None if choice.logprobs is None else self._logprobs(choice.logprobs),
+            "finish_reason": openai.FINISH_REASONS[choice.finished.reason],
+            **openai.stop_fields(choice.finished),
+        }
+        if self._with_token_ids:
+            document["token_ids"] = choice.token_ids
+        return document
+
+    def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
+        return openai.chat_logprobs(entries, as_ids=self._as_ids)
+
+    # ---- streamed ----
+
+    def chunks(self, event: Event) -> Iterator[Chunk]:
+        match event:
+            case TextDelta():
+                self._output_tokens += len(event.token_ids)
+                yield Chunk(self._delta(event))
+            case Finished():
+                choice = {
+                    "index": event.index,
+                    "delta": {},
+                    "logprobs": None,
+                    "finish_reason": openai.FINISH_REASONS[event.reason],
+                    **openai.stop_fields(event),
+                }
+                yield Chunk(self._chunk([choice]))
+            case Started():
+                yield from self._opening(event)
+            case PromptScored():
+                pass  # the body has them; vLLM refuses prompt_logprobs with stream
+            case _:
+                raise AssertionError(f"no chat event: {event}")
+
+    def _opening(self, started: Started) -> Iterator[Chunk]:
+        self._prompt_tokens = sum(len(prompt.token_ids) for prompt in started.prompts)
+        for index in range(self._job.n):
+            delta = {"role": "assistant", "content": ""}
+            document = self._chunk([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
+            if index == 0 and self._with_prompt_ids:
+                document["prompt_token_ids"] = started.prompts[0].token_ids
+            if index == 0 and self._with_prompt_text:
+                document["prompt_text"] = started.prompts[0].text
+            yield Chunk(document)
+
+    def _delta(self, event: TextDelta) -> Any:
+        """One delta's document. The plain one is spliced from bytes made once: it is written once a token."""
+        if event.logprobs is None and not self._with_token_ids and not self._continuous_usage:
+            index = event.index
+            return msgspec.Raw(self._heads[index] + openai.encode_json(event.text) + self._tails[index])
+        choice: dict[str, Any] = {
+            "index": event.index,
+            "delta": {"content": event.text},
+            "logprobs": None if event.logprobs is None else self._logprobs(event.logprobs),
+            "finish_reason": None,
+        }
+        if self._with_token_ids:
+            choice["token_ids"] = event.token_ids
+        return self._chunk([choice])
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "id": self._id,
+            "object": "chat.completion.chunk",
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+        }
+        if self._continuous_usage:
+            document["usage"] = openai.usage_counts(self._prompt_tokens, self._output_tokens)
+        elif self._include_usage:
+            document["usage"] = None
+        return document
+
+    def last_chunks(self, result: Result) -> Iterator[Chunk]:
+        if self._include_usage:
+            yield Chunk(self._chunk([]) | {"usage": openai.usage(result)})
+        yield openai.DONE
+
+    def error_chunks(self, error: ApiError) -> Iterator[Chunk]:
+        return openai.error_chunks(error)
+
+    @staticmethod
+    def error(error: ApiError) -> Any:
+        return openai.error_document(error)
+
+
+def _job(fields: ChatFields, card: Card) -> GenerateJob:
+    logprobs = _logprobs_count(fields, card)
+    if fields.prompt_logprobs is not None and fields.stream:
+        raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
+    max_tokens, param = _max_tokens(fields)
+    return GenerateJob(
+        prompts=[_prompt(fields, card)],
+        sampling_params=sampling_params(fields, card, logprobs),
+        max_tokens=max_tokens,
+        max_tokens_param=param,
+        n=check_n(fields.n, card.limits),
+        stop=stop_strings(fields.stop, card.limits),
+        include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
+        skip_special_tokens=fields.skip_special_tokens is not False,
+        with_token_ids=bool(fields.return_token_ids),
+        truncation=truncation(fields.truncate_prompt_tokens, fields.truncation_side, "left"),
+        client_request_id=client_request_id(fields),
+        priority=fields.priority or 0,
+        cache_salt=fields.cache_salt or fields.extra_key,
+    )
+
+
+def _max_tokens(fields: ChatFields) -> tuple[int | None, str]:
+    """The newer name wins; unset means the rest of the context."""
+    if fields.max_completion_tokens is not None:
+        check_range("max_completion_tokens", fields.max_completion_tokens, 1, float("inf"))
+        return fields.max_completion_tokens, "max_completion_tokens"
+    check_range("max_tokens", fields.max_tokens, 1, float("inf"))
+    return fields.max_tokens, "max_tokens"
+
+
+def _logprobs_count(fields: ChatFields, card: Card) -> int | None:
+    """None is off; 0 is the sampled token alone."""
+    if fields.top_logprobs is not None:
+        check_range("top_logprobs", fields.top_logprobs, 0, card.limits.max_logprobs)
+        if fields.top_logprobs and not fields.logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
+    return fields.top_logprobs or 0 if fields.logprobs else None
+
+
+def _prompt(fields: ChatFields, card: Card) -> Prompt:
+    if fields.input_ids is not None:
+        if fields.messages:
+            raise InvalidRequest("messages and input_ids cannot be given together.", param="input_ids")
+        return TokenIds(fields.input_ids, "input_ids")
+    if not fields.messages:
+        raise InvalidRequest("messages must hold at least one message.", param="messages")
+    for number, message in enumerate(fields.messages):
+        if message.get("role") not in _ROLES:
+            raise InvalidRequest(
+                f"messages[{number}].role must be one of {', '.join(sorted(_ROLES))}.", param=f"messages[{number}].role"
+            )
+    if fields.chat_template is not None and not card.trust_request_chat_template:
+        raise InvalidRequest(
+            "A chat_template in the request is refused; the server allows it with --trust-request-chat-template.",
+            param="chat_template",
+        )
+    continues = bool(fields.continue_final_message)
+    if continues and fields.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"
+        )
+    variables = dict(fields.chat_template_kwargs or {})
+    if fields.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", fields.reasoning_effort)
+    return Chat(
+        fields.messages,
+        tools=_tools(fields),
+        documents=fields.documents,
+        add_generation_prompt=not continues if fields.add_generation_prompt is None else fields.add_generation_prompt,
+        continue_final_message=continues,
+        add_special_tokens=bool(fields.add_special_tokens),
+        variables=variables,
+        template=fields.chat_template,
+    )
+
+
+def _tools(fields: ChatFields) -> list[dict[str, Any]] | None:
+    """Tools are rendered into the prompt; a choice other than none or auto needs a parser, which is not here yet."""
+    choice = fields.tool_choice
+    if choice is not None and choice not in ("none", "auto"):
+        raise InvalidRequest("tool_choice must be none or auto; this server cannot force a tool call.", param="tool_choice")
+    if fields.tools is None:
+        if choice == "auto":
+            raise InvalidRequest("tool_choice is auto, but there are no tools.", param="tool_choice")
+        return None
+    if not fields.tools:
+        raise InvalidRequest("tools must not be an empty list.", param="tools")
+    for number, tool in enumerate(fields.tools):
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
+            raise InvalidRequest(
+                f"tools[{number}] must be {{type: function, function: {{name, …}}}}.", param=f"tools[{number}]"
+            )
+    return None if choice == "none" else fields.tools

@@ -1,0 +1,224 @@
+"""OpenAI completions: POST /v1/completions."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+
+from apiserver.card import Card
+from apiserver.errors import ApiError, InvalidRequest
+from apiserver.events import Choice, Event, Finished, PreparedPrompt, PromptScored, Result, Started, TextDelta, TokenLogprob
+from apiserver.protocol import openai
+from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.exchange import Body, Chunk
+from apiserver.protocol.prompts import prompts
+from apiserver.protocol.sampling import (
+    HARMLESS,
+    SamplingFields,
+    check_n,
+    check_stream_options,
+    client_request_id,
+    sampling_params,
+    stop_strings,
+    truncation,
+)
+from apiserver.requests import GenerateJob
+
+_DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+
+class CompletionFields(SamplingFields, kw_only=True):
+    prompt: str | list[Any] | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+    add_special_tokens: bool | None = None
+    json_schema: str | None = None
+    # Known, and refused unless harmless.
+    prompt_embeds: Any = None
+
+
+_HARMLESS = HARMLESS | {"suffix": ("",), "prompt_embeds": ()}
+_decoder = msgspec.json.Decoder(CompletionFields)
+
+
+class Completion:
+    """One completion request; see `apiserver.protocol.exchange.Exchange`."""
+
+    path = "/v1/completions"
+
+    def __init__(self, raw: bytes, card: Card) -> None:
+        fields = decode(raw, _decoder)
+        if card.strict_fields:
+            refuse_unknown(raw, CompletionFields)
+        self._model = card.resolve(fields.model)
+        refuse_unsupported(fields, _HARMLESS | {"best_of": (1, fields.n)})
+        options = check_stream_options(fields)
+        self.stream = bool(fields.stream)
+        self._include_usage = bool(options.include_usage)
+        self._continuous_usage = bool(options.continuous_usage_stats) and self._include_usage
+        self._with_token_ids = bool(fields.return_token_ids)
+        self._with_prompt_logprobs = fields.prompt_logprobs is not None
+        self._with_top = bool(fields.logprobs)
+        self._as_ids = bool(fields.return_tokens_as_token_ids)
+        self._job = _job(fields, card)
+        self._id = openai.new_id("cmpl")
+        self._created = openai.now()
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+        self._prompts: list[PreparedPrompt] = []
+        self._told_prompt_ids: set[int] = set()
+        self._logprobs: dict[int, openai.CompletionLogprobs] = {}
+        head = {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model}
+        self._head = openai.encode_json(head)[:-1] + b',"choices":[{"index":'
+        usage = b',"usage":null}' if self._include_usage else b"}"
+        self._tail = b',"logprobs":null,"finish_reason":null}]' + usage
+
+    @property
+    def job(self) -> GenerateJob:
+        return self._job
+
+    # ---- whole ----
+
+    def body(self, result: Result) -> Body:
+        return Body(
+            {
+                "id": self._id,
+                "object": "text_completion",
+                "created": self._created,
+                "model": self._model,
+                "choices": [self._choice(index, result.choices[index], result) for index in sorted(result.choices)],
+                "usage": openai.usage(result),
+                "system_fingerprint": None,
+            }
+        )
+
+    def _choice(self, index: int, choice: Choice, result: Result) -> dict[str, Any]:
+        assert choice.finished is not None
+        document: dict[str, Any] = {
+            "index": index,
+            "text": choice.text,
+            "logprobs": None if choice.logprobs is None else self._logprobs_document(index, choice.logprobs, result.prompts),
+            "finish_reason": openai.FINISH_REASONS[choice.finished.reason],
+            **openai.stop_fields(choice.finished),
+        }
+        if self._with_token_ids:
+            document["token_ids"] = choice.token_ids
+            document["prompt_token_ids"] = openai.prompt_token_ids(result.prompts, index, self._job.n)
+        if self._with_prompt_logprobs and choice.prompt_logprobs is not None:
+            document["prompt_logprobs"] = openai.prompt_logprobs(choice.prompt_logprobs)
+        return document
+
+    def _logprobs_document(self, index: int, entries: list[TokenLogprob], prepared: list[PreparedPrompt]) -> dict[str, Any]:
+        state = self._logprobs.get(index)
+        if state is None:
+            # OpenAI counts offsets in prompt + completion; without echo the answer begins after the prompt.
+            prompt = None if self._job.echo or not prepared else prepared[index // self._job.n].text
+            state = self._logprobs[index] = openai.CompletionLogprobs(len(prompt or ""), as_ids=self._as_ids)
+        return state.document(entries, with_top=self._with_top)
+
+    # ---- streamed ----
+
+    def chunks(self, event: Event) -> Iterator[Chunk]:
+        match event:
+            case TextDelta():
+                self._output_tokens += len(event.token_ids)
+                yield Chunk(self._delta(event))
+            case Finished():
+                choice = {
+                    "index": event.index,
+                    "text": "",
+                    "logprobs": None,
+                    "finish_reason": openai.FINISH_REASONS[event.reason],
+                    **openai.stop_fields(event),
+                }
+                yield Chunk(self._chunk([choice]))
+            case Started():
+                self._prompts = event.prompts
+                self._prompt_tokens = sum(len(prompt.token_ids) for prompt in event.prompts)
+            case PromptScored():
+                pass
+            case _:
+                raise AssertionError(f"no completion event: {event}")
+
+    def _delta(self, event: TextDelta) -> Any:
+        """One delta's document. The plain one is spliced from bytes made once: it is written once a token."""
+        if event.logprobs is None and not self._with_token_ids and not self._continuous_usage:
+            text = openai.encode_json(event.text)
+            return msgspec.Raw(b"%s%d%s%s%s" % (self._head, event.index, b',"text":', text, self._tail))
+        choice: dict[str, Any] = {
+            "index": event.index,
+            "text": event.text,
+            "logprobs": None
+            if event.logprobs is None
+            else self._logprobs_document(event.index, event.logprobs, self._prompts),
+            "finish_reason": None,
+        }
+        if self._with_token_ids:
+            choice["token_ids"] = event.token_ids
+            if event.index not in self._told_prompt_ids:
+                self._told_prompt_ids.add(event.index)
+                choice["prompt_token_ids"] = openai.prompt_token_ids(self._prompts, event.index, self._job.n)
+        return self._chunk([choice])
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "id": self._id,
+            "object": "text_completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+        }
+        if self._continuous_usage:
+            document["usage"] = openai.usage_counts(self._prompt_tokens, self._output_tokens)
+        elif self._include_usage:
+            document["usage"] = None
+        return document
+
+    def last_chunks(self, result: Result) -> Iterator[Chunk]:
+        if self._include_usage:
+            yield Chunk(self._chunk([]) | {"usage": openai.usage(result)})
+        yield openai.DONE
+
+    def error_chunks(self, error: ApiError) -> Iterator[Chunk]:
+        return openai.error_chunks(error)
+
+    @staticmethod
+    def error(error: ApiError) -> Any:
+        return openai.error_document(error)
+
+
+def _job(fields: CompletionFields, card: Card) -> GenerateJob:
+    check_range("logprobs", fields.logprobs, 0, card.limits.max_logprobs)
+    echo = bool(fields.echo)
+    max_tokens = _DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
+    if max_tokens < 1 and not (echo and max_tokens == 0):
+        raise InvalidRequest(
+            f"max_tokens must be at least 1 (0 only with echo), not {max_tokens}.", param="max_tokens"
+        )
+    if fields.prompt_logprobs is not None and fields.stream and not echo:
+        raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
+    params = sampling_params(fields, card, fields.logprobs)
+    if echo and fields.logprobs is not None and params.prompt_logprobs is None:
+        params = msgspec.structs.replace(params, prompt_logprobs=fields.logprobs)
+    if fields.json_schema is not None:
+        if params.json_schema or params.regex or params.grammar:
+            raise InvalidRequest("Only one constraint can be given.", param="json_schema")
+        params = msgspec.structs.replace(params, json_schema=fields.json_schema)
+    return GenerateJob(
+        prompts=prompts(
+            cast(Any, fields.prompt), "prompt", card.limits.max_batch_prompts, fields.add_special_tokens is not False
+        ),
+        sampling_params=params,
+        max_tokens=max_tokens,
+        n=check_n(fields.n, card.limits),
+        stop=stop_strings(fields.stop, card.limits),
+        include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
+        skip_special_tokens=fields.skip_special_tokens is not False,
+        echo=echo,
+        with_token_ids=bool(fields.return_token_ids),
+        truncation=truncation(fields.truncate_prompt_tokens, fields.truncation_side, "left"),
+        client_request_id=client_request_id(fields),
+        priority=fields.priority or 0,
+        cache_salt=fields.cache_salt or fields.extra_key,
+    )

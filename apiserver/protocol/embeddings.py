@@ -1,0 +1,176 @@
+"""OpenAI embeddings: POST /v1/embeddings, with vLLM's binary forms."""
+
+import array
+import binascii
+import math
+from typing import Any
+
+import msgspec
+
+from apiserver.card import Card
+from apiserver.errors import ApiError, Internal, InvalidRequest
+from apiserver.events import Result
+from apiserver.protocol import openai
+from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.exchange import Body, Unary
+from apiserver.protocol.prompts import prompts
+from apiserver.protocol.sampling import truncation
+from apiserver.requests import EmbedJob
+
+_MOST_WITH_METADATA = 256  # the items of a binary answer are described in a header, and headers have limits
+
+
+class EmbeddingFields(msgspec.Struct, kw_only=True):
+    input: str | list[Any] | None = None
+    model: str | None = None
+    dimensions: int | None = None
+    encoding_format: str | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    priority: int | None = None
+    request_id: str | None = None
+    rid: str | list[str] | None = None
+    # Known, and refused unless harmless.
+    messages: Any = None
+    embed_dtype: Any = None
+    endianness: Any = None
+    use_activation: Any = None
+    padding: Any = None
+    lora_path: Any = None
+    embed_overrides: Any = None
+    mm_processor_kwargs: Any = None
+    cache_salt: Any = None
+
+
+_HARMLESS: dict[str, tuple[Any, ...]] = {
+    "messages": (),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "use_activation": (True,),
+    "padding": ("do_not_pad",),
+    "lora_path": ("",),
+    "embed_overrides": ([],),
+    "mm_processor_kwargs": ({},),
+    "cache_salt": (),
+}
+_FORMATS = ("float", "base64", "bytes", "bytes_only")
+_decoder = msgspec.json.Decoder(EmbeddingFields)
+
+
+class Embeddings(Unary):
+    """One embeddings request; see `apiserver.protocol.exchange.Exchange`."""
+
+    path = "/v1/embeddings"
+
+    def __init__(self, raw: bytes, card: Card) -> None:
+        fields = decode(raw, _decoder)
+        if card.strict_fields:
+            refuse_unknown(raw, EmbeddingFields)
+        self._model = card.resolve(fields.model)
+        refuse_unsupported(fields, _HARMLESS)
+        self._format = fields.encoding_format or "float"
+        if self._format not in _FORMATS:
+            raise InvalidRequest(
+                f"encoding_format must be one of {', '.join(_FORMATS)}, not {self._format[:20]!r}.",
+                param="encoding_format",
+            )
+        _check_dimensions(fields.dimensions, card)
+        self._job = EmbedJob(
+            prompts=prompts(
+                fields.input, "input", card.limits.max_batch_prompts, fields.add_special_tokens is not False
+            ),
+            dimensions=fields.dimensions,
+            truncation=truncation(fields.truncate_prompt_tokens, fields.truncation_side, "right"),
+            client_request_id=fields.request_id or (fields.rid if isinstance(fields.rid, str) else None),
+            priority=fields.priority or 0,
+        )
+        if self._format == "bytes" and len(self._job.prompts) > _MOST_WITH_METADATA:
+            raise InvalidRequest(
+                f"encoding_format bytes describes each item in a header, {_MOST_WITH_METADATA} at most; "
+                "use bytes_only or base64.",
+                param="encoding_format",
+            )
+
+    @property
+    def job(self) -> EmbedJob:
+        return self._job
+
+    def body(self, result: Result) -> Body:
+        vectors = [result.vectors[index] for index in range(len(self._job.prompts))]
+        usage = {"prompt_tokens": result.prompt_tokens, "total_tokens": result.prompt_tokens}
+        if self._format in ("bytes", "bytes_only"):
+            return self._binary(vectors, usage)
+        write = _as_floats if self._format == "float" else _as_base64
+        return Body(
+            {
+                "id": openai.new_id("embd"),
+                "object": "list",
+                "created": openai.now(),
+                "model": self._model,
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": write(vector, index)}
+                    for index, vector in enumerate(vectors)
+                ],
+                "usage": usage,
+            }
+        )
+
+    def _binary(self, vectors: list[bytes], usage: dict[str, int]) -> Body:
+        """The vectors as they came from the engine, one after another; vLLM's `metadata` header says where each is."""
+        body = b"".join(vectors)
+        if self._format == "bytes_only":
+            return Body(body, "application/octet-stream")
+        items: list[dict[str, Any]] = []
+        start = 0
+        for index, vector in enumerate(vectors):
+            end = start + len(vector)
+            items.append(
+                {
+                    "index": index,
+                    "embed_dtype": "float32",
+                    "endianness": "little",
+                    "start": start,
+                    "end": end,
+                    "shape": [len(vector) // 4],
+                }
+            )
+            start = end
+        metadata = {
+            "id": openai.new_id("embd"),
+            "created": openai.now(),
+            "model": self._model,
+            "data": items,
+            "usage": usage,
+        }
+        return Body(body, "application/octet-stream", (("metadata", openai.encode_json(metadata).decode()),))
+
+    @staticmethod
+    def error(error: ApiError) -> Any:
+        return openai.error_document(error)
+
+
+def _check_dimensions(dimensions: int | None, card: Card) -> None:
+    """Cutting the vectors of a model that was not trained for it makes poor ones, silently: refused."""
+    if dimensions is None:
+        return
+    full = card.capabilities.dimensions
+    check_range("dimensions", dimensions, 1, full or math.inf)
+    if dimensions != full and not card.capabilities.matryoshka:
+        raise InvalidRequest(
+            f"This model's vectors have {full} dimensions and cannot be shortened.", param="dimensions"
+        )
+
+
+def _as_floats(vector: bytes, index: int) -> list[float]:
+    floats = array.array("f")
+    floats.frombytes(vector)
+    values = floats.tolist()
+    if not math.isfinite(sum(values)):
+        raise Internal(f"input[{index}]: the engine gave a vector with values that are not numbers.")
+    return values
+
+
+def _as_base64(vector: bytes, index: int) -> msgspec.Raw:
+    """Never through Python floats: bytes from the engine, base64 of them to the client."""
+    return msgspec.Raw(b'"' + binascii.b2a_base64(vector, newline=False) + b'"')

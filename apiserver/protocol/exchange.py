@@ -1,0 +1,76 @@
+"""What a dialect is: a class made once per request, which is that request's state in the dialect."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from apiserver.card import Card
+from apiserver.errors import ApiError
+from apiserver.events import Event, Result
+from apiserver.requests import Job
+
+
+class Chunk(NamedTuple):
+    """One server-sent event: a JSON document (anything msgspec encodes; Raw for ready bytes), maybe with a name."""
+
+    document: Any
+    event: str | None = None
+
+
+class Exchange(Protocol):
+    """One request in one dialect: the job it means, and how its answer is written."""
+
+    stream: bool
+
+    def __init__(self, raw: bytes, card: Card) -> None:
+        """Decode and validate. Raises InvalidRequest or NotFound."""
+        ...
+
+    @property
+    def job(self) -> Job:
+        """What it means."""
+        ...
+
+    def body(self, result: Result) -> "Body":
+        """The whole answer."""
+        ...
+
+    def chunks(self, event: Event) -> Iterator[Chunk]:
+        """One event, as zero or more chunks."""
+        ...
+
+    def last_chunks(self, result: Result) -> Iterator[Chunk]:
+        """What follows the last event: usage, [DONE]."""
+        ...
+
+    def error_chunks(self, error: ApiError) -> Iterator[Chunk]:
+        """The end of a stream that failed after its headers had left."""
+        ...
+
+    @staticmethod
+    def error(error: ApiError) -> Any:
+        """This dialect's error document."""
+        ...
+
+
+class Body(NamedTuple):
+    """A whole answer: a document to be encoded as JSON, or bytes of another type with headers of their own."""
+
+    document: Any
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Unary:
+    """For dialects that never stream."""
+
+    path: ClassVar[str]
+    stream = False
+
+    def chunks(self, event: Event) -> Iterator[Chunk]:
+        return iter(())
+
+    def last_chunks(self, result: Result) -> Iterator[Chunk]:
+        return iter(())
+
+    def error_chunks(self, error: ApiError) -> Iterator[Chunk]:
+        return iter(())

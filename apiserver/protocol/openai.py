@@ -1,0 +1,145 @@
+"""What the OpenAI dialects share: error documents, finish reasons, usage, logprobs. Functions, no base class."""
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from apiserver.errors import ApiError
+from apiserver.events import Finished, PreparedPrompt, Result, TokenLogprob
+from apiserver.protocol.exchange import Chunk
+from engine_bridge.wire import FinishReason
+
+DONE = Chunk(msgspec.Raw(b"[DONE]"))
+
+FINISH_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "abort",
+    FinishReason.ERROR: "error",
+}
+
+encode_json = msgspec.json.Encoder().encode
+
+
+def new_id(prefix: str) -> str:
+    """A public id. It never leaves the dialect: the engine has its own."""
+    return f"{prefix}-{os.urandom(12).hex()}"
+
+
+def now() -> int:
+    return int(time.time())
+
+
+def error_document(error: ApiError) -> dict[str, Any]:
+    """OpenAI's nested form; `code` is a word where there is one, else the status."""
+    code: str | int = error.code if error.code is not None else error.status
+    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": code}}
+
+
+def error_chunks(error: ApiError) -> Iterator[Chunk]:
+    """A stream that fails says so in a frame of its own, then ends: never a clean empty answer."""
+    yield Chunk(error_document(error))
+    yield DONE
+
+
+def usage(result: Result) -> dict[str, Any]:
+    """Tokens really used: each prompt once, however many choices it has."""
+    return usage_counts(result.prompt_tokens, result.output_tokens, result.cached_tokens)
+
+
+def usage_counts(prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": prompt_tokens + output_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+
+
+def stop_fields(finished: Finished) -> dict[str, Any]:
+    """Which stop string or token it was, under vLLM's name and SGLang's."""
+    return {"stop_reason": finished.stop_reason, "matched_stop": finished.matched_stop}
+
+
+def token_text(entry: TokenLogprob, *, as_id: bool) -> str:
+    """A token's text in a logprobs document; parts of characters show as what they decode to, their bytes beside them."""
+    return f"token_id:{entry.token_id}" if as_id else entry.text
+
+
+def chat_logprobs(entries: list[TokenLogprob], *, as_ids: bool) -> dict[str, Any]:
+    """`choices[].logprobs` of a chat completion."""
+    return {"content": [_chat_logprob(entry, as_ids, with_top=True) for entry in entries], "refusal": None}
+
+
+def _chat_logprob(entry: TokenLogprob, as_id: bool, *, with_top: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "token": token_text(entry, as_id=as_id),
+        "logprob": entry.logprob,
+        "bytes": list(entry.raw),
+    }
+    if with_top:
+        document["top_logprobs"] = [_chat_logprob(other, as_id, with_top=False) for other in entry.top]
+    return document
+
+
+class CompletionLogprobs:
+    """`choices[].logprobs` of a completion. Keeps the offset, which goes on from chunk to chunk."""
+
+    def __init__(self, offset: int, *, as_ids: bool) -> None:
+        self._as_ids = as_ids
+        self._offset = offset
+
+    def document(self, entries: list[TokenLogprob], *, with_top: bool) -> dict[str, Any]:
+        """The document of these tokens, which follow those of earlier calls."""
+        tokens: list[str] = []
+        logprobs: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        offsets: list[int] = []
+        for entry in entries:
+            text = self._distinct(entry)
+            tokens.append(text)
+            logprobs.append(entry.logprob)
+            offsets.append(self._offset)
+            self._offset += len(entry.text)
+            if not with_top or entry.logprob is None:
+                tops.append(None)
+                continue
+            top = {self._distinct(other): other.logprob for other in entry.top}
+            tops.append({name: logprob for name, logprob in top.items() if logprob is not None})
+        return {
+            "tokens": tokens,
+            "token_logprobs": logprobs,
+            "top_logprobs": tops if with_top else None,
+            "text_offset": offsets,
+        }
+
+    def _distinct(self, entry: TokenLogprob) -> str:
+        """Keys of one object must differ: a part of a character is written as its bytes (as OpenAI did)."""
+        if self._as_ids or "\ufffd" not in entry.text:
+            return token_text(entry, as_id=self._as_ids)
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in entry.raw)
+
+
+def prompt_logprobs(entries: list[TokenLogprob]) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: per prompt token, {id: {logprob, rank, decoded_token}}; null for the first."""
+    documents: list[dict[str, Any] | None] = []
+    for entry in entries:
+        if entry.logprob is None:
+            documents.append(None)
+            continue
+        own = next((rank for rank, other in enumerate(entry.top, 1) if other.token_id == entry.token_id), None)
+        document: dict[str, Any] = {
+            str(entry.token_id): {"logprob": entry.logprob, "rank": own, "decoded_token": entry.text}
+        }
+        for rank, other in enumerate(entry.top, 1):
+            document[str(other.token_id)] = {"logprob": other.logprob, "rank": rank, "decoded_token": other.text}
+        documents.append(document)
+    return documents
+
+
+def prompt_token_ids(prompts: list[PreparedPrompt], index: int, n: int) -> list[int]:
+    """Of the prompt that this choice belongs to."""
+    return prompts[index // n].token_ids
