@@ -147,7 +147,5 @@ class Board:
         """Whether no serving worker has fewer open connections than this one."""
         own = slot.cells[Cell.CONNECTIONS]
         return all(
-            other.cells[Cell.CONNECTIONS] >= own
-            for other in self.slots
-            if other.cells[Cell.STATE] == WorkerState.READY
+            other.cells[Cell.CONNECTIONS] >= own for other in self.slots if other.cells[Cell.STATE] == WorkerState.READY
         )

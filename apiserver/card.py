@@ -42,4 +42,6 @@ class Card:
         if model in self.names or self.any_model:
             return model
         known = ", ".join(f"'{name}'" for name in self.names)
-        raise NotFound(f"The model '{model[:200]}' does not exist; this server has {known}.", param="model", code="model_not_found")
+        raise NotFound(
+            f"The model '{model[:200]}' does not exist; this server has {known}.", param="model", code="model_not_found"
+        )

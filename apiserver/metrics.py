@@ -10,6 +10,7 @@ On the path of a request a count is one addition to a cell found at the start; p
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -21,12 +22,62 @@ PREFIX = "apiserver:"
 STATUSES = (200, 400, 401, 404, 405, 408, 413, 415, 431, 499, 500, 501, 503)  # 499: the client left first
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 
-_TTFT = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
+_TTFT = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+    640,
+)
 _ITL = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80)
-_E2E = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480, 960)
+_E2E = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.5,
+    0.8,
+    1,
+    1.5,
+    2,
+    2.5,
+    5,
+    10,
+    15,
+    20,
+    30,
+    40,
+    60,
+    120,
+    240,
+    480,
+    960,
+)
 _PREPROCESS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
-Cells = memoryview  # of float64
+Cells: TypeAlias = "memoryview[float]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +119,9 @@ class _Layout:
             raise ValueError("the metrics do not fit a slot of the board: raise board.METRIC_CELLS")
         return first
 
-    def counter(self, name: str, text: str, label: tuple[str, ...] = (), values: Iterable[tuple[str, ...]] = ((),)) -> _Family:
+    def counter(
+        self, name: str, text: str, label: tuple[str, ...] = (), values: Iterable[tuple[str, ...]] = ((),)
+    ) -> _Family:
         combinations = tuple(values)
         family = _Family(PREFIX + name, text, label, combinations, self._take(len(combinations)))
         self.families.append(family)
@@ -91,7 +144,7 @@ class Gauge:
 
 
 class Metrics:
-    """The pool's families. The layout is made before the fork and is the same everywhere; `bind` is the worker's own."""
+    """The pool's families. The layout is made before the fork, the same for all; `bind` is the worker's own."""
 
     def __init__(self, routes: Sequence[str]) -> None:
         layout = self._layout = _Layout()
@@ -115,7 +168,9 @@ class Metrics:
             ("finished_reason",),
             ((reason,) for reason in FINISHED_REASONS),
         )
-        self._ttft = layout.histogram("time_to_first_token_seconds", "From the request's body to its first text.", _TTFT)
+        self._ttft = layout.histogram(
+            "time_to_first_token_seconds", "From the request's body to its first text.", _TTFT
+        )
         self._itl = layout.histogram("inter_token_latency_seconds", "Between two deltas of a stream.", _ITL)
         self._e2e = layout.histogram("e2e_request_latency_seconds", "From the request's body to its end.", _E2E)
         self._preprocess = layout.histogram("tokenize_seconds", "Rendering and encoding of a request.", _PREPROCESS)

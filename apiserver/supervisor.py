@@ -196,7 +196,9 @@ class Supervisor:
         now = time.monotonic()
         self._deaths = [death for death in self._deaths if now - death < _CRASH_LOOP_SECONDS] + [now]
         if len(self._deaths) >= _CRASH_LOOP_DEATHS + self._board.count:
-            log.error("%d API servers died within %.0f s: a crash loop; stopping", len(self._deaths), _CRASH_LOOP_SECONDS)
+            log.error(
+                "%d API servers died within %.0f s: a crash loop; stopping", len(self._deaths), _CRASH_LOOP_SECONDS
+            )
             self._abandon(ExitCode.CRASH_LOOP)
             return
         self._fork_worker(slot)

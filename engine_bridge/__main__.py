@@ -1,4 +1,4 @@
-"""`python -m engine_bridge`: the engine core process. Started by exec, never by fork: engines bring threads and CUDA."""
+"""`python -m engine_bridge`: the engine core process. Started by exec, not by fork: engines bring threads and CUDA."""
 
 import argparse
 import asyncio

@@ -44,7 +44,7 @@ class EngineClient:
         self.down_reason: str | None = None
 
     def connect(self, address: str) -> None:
-        """Connect (again, to a new incarnation of the core) and shake hands; Welcome comes when its engine is loaded."""
+        """Connect, maybe again to a new incarnation, and shake hands; Welcome comes when the engine is loaded."""
         self.disconnect("the engine was restarted")
         self.down_reason = None
         self._channel = Channel(dealer(self._context, address, self._identity), self._on_message)
@@ -58,9 +58,16 @@ class EngineClient:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        waiting = set(self._waiting.values())
-        self._waiting.clear()
-        for submission in waiting:
+        self.end_all(reason)
+
+    def end_all(self, reason: str) -> None:
+        """Fail whoever waits with EngineDead, and abort their work if there is an engine to do it."""
+        waiting = self._waiting
+        submissions = set(waiting.values())
+        if self._channel is not None and waiting:
+            self._send(wire.Abort(tuple(waiting)))
+        waiting.clear()
+        for submission in submissions:
             submission.fail(EngineDead(reason))
 
     @property
@@ -166,7 +173,9 @@ class Submission:
     async def __aenter__(self) -> "Submission":
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         if self._open:
             self._client.abandon(tuple(self._open))
             self._open.clear()

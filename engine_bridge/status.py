@@ -66,6 +66,15 @@ class EngineRow:
     def state(self, state: EngineState) -> None:
         self._cells[Field.STATE] = state
 
+    @property
+    def is_ready(self) -> bool:
+        return self._cells[Field.STATE] == EngineState.READY
+
+    def mark_dead(self) -> None:
+        """Its parent has seen it die."""
+        self._cells[Field.STATE] = EngineState.DEAD
+        self._cells[Field.RUNNING] = self._cells[Field.WAITING] = 0
+
     def beat(self, running: int, waiting: int) -> None:
         """Say "my loop turns", and how much work there is."""
         self._cells[Field.HEARTBEAT] = time.monotonic_ns()

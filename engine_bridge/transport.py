@@ -59,7 +59,7 @@ class Channel:
         self._socket = socket
         self._handle = handle
         self._loop = asyncio.get_running_loop()
-        self._descriptor = int(socket.get(zmq.FD))  # pyright: ignore[reportArgumentType]  # typed as int | bytes | str
+        self._descriptor = int(socket.get(zmq.FD))
         self._closed = False
         self._loop.add_reader(self._descriptor, self._receive)
         self._loop.call_soon(self._receive)

@@ -53,7 +53,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc
 # ---- API server → core ------------------------------------------------------------------------------------------
 
 
-class SamplingParams(_Part):
+class SamplingParams(_Part, frozen=True):
     """How to sample. Every default is "off", so an engine applies exactly what differs from it."""
 
     max_tokens: int = 16
@@ -77,7 +77,7 @@ class SamplingParams(_Part):
     lora: str | None = None
 
 
-class Generate(_Message, tag="g"):
+class Generate(_Message, frozen=True, tag="g"):
     """Make tokens that follow prompt_token_ids (int32 bytes)."""
 
     request_id: int
@@ -88,7 +88,7 @@ class Generate(_Message, tag="g"):
     cache_salt: str | None = None
 
 
-class Embed(_Message, tag="e"):
+class Embed(_Message, frozen=True, tag="e"):
     """Make one vector of prompt_token_ids (int32 bytes)."""
 
     request_id: int
@@ -98,19 +98,19 @@ class Embed(_Message, tag="e"):
     priority: int = 0
 
 
-class Abort(_Message, tag="a"):
+class Abort(_Message, frozen=True, tag="a"):
     """End these requests of mine early. Unknown ids are no error: the end may have crossed this on its way."""
 
     request_ids: tuple[int, ...]
 
 
-class AbortByClientId(_Message, tag="c"):
+class AbortByClientId(_Message, frozen=True, tag="c"):
     """End whatever carries this client_request_id, of whichever API server."""
 
     client_request_id: str
 
 
-class Hello(_Message, tag="h"):
+class Hello(_Message, frozen=True, tag="h"):
     """The first thing an API server says. The core answers Welcome, at once or when its engine is loaded."""
 
     wire_version: int
@@ -119,7 +119,7 @@ class Hello(_Message, tag="h"):
 # ---- core → API server ------------------------------------------------------------------------------------------
 
 
-class Capabilities(_Part):
+class Capabilities(_Part, frozen=True):
     """What the loaded engine can do; asked once, drives 400s and the model's description."""
 
     task: str  # "generate" | "embed"
@@ -142,7 +142,7 @@ class Capabilities(_Part):
     top_k: int | None = None
 
 
-class Welcome(_Message, tag="w"):
+class Welcome(_Message, frozen=True, tag="w"):
     """The engine is loaded. Refused versions get Rejected instead."""
 
     wire_version: int
@@ -150,27 +150,27 @@ class Welcome(_Message, tag="w"):
     capabilities: Capabilities
 
 
-class Rejected(_Message, tag="r"):
+class Rejected(_Message, frozen=True, tag="r"):
     """The handshake failed for good; the API server must not try again."""
 
     wire_version: int
     message: str
 
 
-class Accepted(_Message, tag="k"):
+class Accepted(_Message, frozen=True, tag="k"):
     """These Generates are queued in the engine: a stream's headers may go out."""
 
     request_ids: tuple[int, ...]
 
 
-class TokenLogprobs(_Part):
+class TokenLogprobs(_Part, frozen=True):
     """One token's own logprob and the best alternatives, best first."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
 
 
-class Output(_Message, tag="o"):
+class Output(_Message, frozen=True, tag="o"):
     """One request's share of one step (or of a few, merged)."""
 
     request_id: int
@@ -182,14 +182,14 @@ class Output(_Message, tag="o"):
     cached_tokens: int = 0  # prompt tokens that were not computed; on the first Output
 
 
-class Embedding(_Message, tag="v"):
+class Embedding(_Message, frozen=True, tag="v"):
     """The one answer to an Embed: float32 bytes."""
 
     request_id: int
     vector: bytes
 
 
-class Failure(_Message, tag="f"):
+class Failure(_Message, frozen=True, tag="f"):
     """The end of a request that the engine could not serve."""
 
     request_id: int
@@ -197,7 +197,7 @@ class Failure(_Message, tag="f"):
     message: str
 
 
-class EngineDown(_Message, tag="d"):
+class EngineDown(_Message, frozen=True, tag="d"):
     """The core's last word, if it can still speak: nothing more will come from this epoch."""
 
     message: str

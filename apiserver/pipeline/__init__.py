@@ -153,7 +153,9 @@ class Pipeline:
                 choice_params = prompt_params
                 if choice and choice_params.seed is not None:
                     # n choices of one seed would be n times the same answer.
-                    choice_params = msgspec.structs.replace(choice_params, seed=_offset_seed(choice_params.seed, choice))
+                    choice_params = msgspec.structs.replace(
+                        choice_params, seed=_offset_seed(choice_params.seed, choice)
+                    )
                 request_id = submission.new_id()
                 requests.append(
                     Generate(request_id, packed, choice_params, job.client_request_id, job.priority, job.cache_salt)

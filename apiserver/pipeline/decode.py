@@ -9,7 +9,7 @@ from engine_bridge.wire import FinishReason, Output, TokenLogprobs, unpack_ids
 
 
 class Decoder:
-    """Feed it one choice's outputs in order; `finished` says when the choice has ended (maybe before the engine's end)."""
+    """Feed it one choice's outputs in order; `finished` says when the choice has ended, maybe before the engine."""
 
     __slots__ = (
         "_cached_tokens",
@@ -62,35 +62,37 @@ class Decoder:
             if self._job.echo:
                 events.append(TextDelta(self._index, self._prompt_text(), [], scored))
         new = unpack_ids(output.new_token_ids)
-        stop_at_end = output.finish_reason is FinishReason.STOP and output.stop_token_id is not None
+        ends_on_token = output.finish_reason is FinishReason.STOP and output.stop_token_id is not None
         parts: list[str] = []
-        taken = 0
-        matched: str | None = None
-        for token_id in new:
-            taken += 1
-            self._made += 1
-            if stop_at_end and taken == len(new) and not self._job.include_stop:
-                break  # the stop token counts, but is no text
-            text = self._detokenizer.feed(token_id)
-            if self._stops is not None and text and self._made > self._min_tokens:
-                text = self._stops.feed(text)
-                matched = self._stops.matched
-            if text:
-                parts.append(text)
-            if matched is not None:
-                break
-        reason = FinishReason.STOP if matched is not None else output.finish_reason
-        if reason is not None and matched is None:
+        taken = self._take(new, len(new) - 1 if ends_on_token and not self._job.include_stop else len(new), parts)
+        matched = self._stops.matched if self._stops is not None else None
+        reason = output.finish_reason
+        if matched is None and reason is not None:
             matched = self._end(parts)
-            if matched is not None:
-                reason = FinishReason.STOP
-        if matched is not None and self._job.include_stop:
-            parts.append(matched)
+        if matched is not None:
+            reason = FinishReason.STOP
+            if self._job.include_stop:
+                parts.append(matched)
         self._delta(events, parts, new[:taken], output.logprobs)
         if reason is not None:
             self.finished = True
             events.append(self._finish(reason, matched, output.stop_token_id))
         return events
+
+    def _take(self, token_ids: list[int], textual: int, parts: list[str]) -> int:
+        """Decode ids one by one (so that the answer does not depend on how they were batched) until a stop string
+        completes. From `textual` on they count but are no text: the stop token. Returns how many were taken."""
+        feed, stops = self._detokenizer.feed, self._stops
+        for position, token_id in enumerate(token_ids):
+            self._made += 1
+            text = feed(token_id) if position < textual else ""
+            if stops is not None and text and self._made > self._min_tokens:
+                text = stops.feed(text)
+            if text:
+                parts.append(text)
+            if stops is not None and stops.matched is not None:
+                return position + 1
+        return len(token_ids)
 
     def abort(self) -> Finished:
         """Somebody else ended it: what is held back is dropped, as the engine's own abort would."""
@@ -124,7 +126,9 @@ class Decoder:
         matched_stop: str | int | None = matched
         if matched is None and reason is FinishReason.STOP:
             matched_stop = stop_token_id
-            is_eos = stop_token_id in self._eos_token_ids and stop_token_id not in self._job.sampling_params.stop_token_ids
+            is_eos = (
+                stop_token_id in self._eos_token_ids and stop_token_id not in self._job.sampling_params.stop_token_ids
+            )
             stop_reason = None if is_eos else stop_token_id
         return Finished(self._index, reason, stop_reason, matched_stop, self._made, self._cached_tokens)
 

@@ -1,5 +1,6 @@
 """Prompts → token ids that fit: render, encode, truncate, check. Everything that can be refused is refused here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -9,7 +10,8 @@ from apiserver.errors import ContextLengthExceeded, InvalidRequest
 from apiserver.events import PreparedPrompt
 from apiserver.requests import Chat, GenerateJob, Prompt, Text, TokenIds, Truncation
 from apiserver.tokenizer import Tokenizer
-from apiserver.tokenizer.template import ChatTemplate, TemplateError, normalise_messages
+from apiserver.tokenizer.messages import TemplateError
+from apiserver.tokenizer.template import ChatTemplate
 from engine_bridge.wire import SamplingParams
 
 
@@ -24,10 +26,10 @@ class Room:
 class Preprocessor:
     """The one way from a prompt to token ids, for every dialect and every task."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, special_tokens: Mapping[str, str]) -> None:
         self.tokenizer = tokenizer
         self.template = template
-        self._request_templates: dict[str, ChatTemplate] = {}
+        self._special_tokens = special_tokens
 
     def prepare(self, prompt: Prompt, card: Card, room: Room | None, truncation: Truncation | None) -> PreparedPrompt:
         """Token ids of one prompt. Raises InvalidRequest naming the prompt's own field; `room=None` sets no bound."""
@@ -76,9 +78,8 @@ class Preprocessor:
     def _render(self, chat: Chat) -> str:
         template = self._template_for(chat)
         try:
-            messages = normalise_messages(chat.messages, template)
             return template.render(
-                messages,
+                template.normalise(chat.messages),
                 tools=chat.tools,
                 documents=chat.documents,
                 add_generation_prompt=chat.add_generation_prompt,
@@ -91,7 +92,7 @@ class Preprocessor:
     def _template_for(self, chat: Chat) -> ChatTemplate:
         if chat.template is not None:
             try:
-                return ChatTemplate(chat.template, self.template.special_tokens if self.template is not None else {})
+                return ChatTemplate(chat.template, self._special_tokens)
             except TemplateError as error:
                 raise InvalidRequest(f"chat_template: {error}", param="chat_template") from error
         if self.template is None:

@@ -1,7 +1,7 @@
 """OpenAI chat completions: POST /v1/chat/completions."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -57,7 +57,7 @@ class ChatFields(SamplingFields, kw_only=True):
     task: Any = None
 
 
-_HARMLESS = HARMLESS | {
+_HARMLESS: dict[str, tuple[Any, ...]] = HARMLESS | {
     "echo": (False,),
     "audio": (),
     "modalities": (["text"], []),
@@ -99,9 +99,7 @@ class ChatCompletion:
         head = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self._model}
         self._head = openai.encode_json(head)[:-1]
         usage = b',"usage":null}' if self._include_usage else b"}"
-        self._tails = {
-            index: b'},"logprobs":null,"finish_reason":null}]' + usage for index in range(self._job.n)
-        }
+        self._tail = b'},"logprobs":null,"finish_reason":null}]' + usage
         self._heads = {
             index: self._head + b',"choices":[{"index":%d,"delta":{"content":' % index for index in range(self._job.n)
         }
@@ -156,7 +154,7 @@ class ChatCompletion:
                 self._output_tokens += len(event.token_ids)
                 yield Chunk(self._delta(event))
             case Finished():
-                choice = {
+                choice: dict[str, Any] = {
                     "index": event.index,
                     "delta": {},
                     "logprobs": None,
@@ -186,7 +184,7 @@ class ChatCompletion:
         """One delta's document. The plain one is spliced from bytes made once: it is written once a token."""
         if event.logprobs is None and not self._with_token_ids and not self._continuous_usage:
             index = event.index
-            return msgspec.Raw(self._heads[index] + openai.encode_json(event.text) + self._tails[index])
+            return msgspec.Raw(self._heads[index] + openai.encode_json(event.text) + self._tail)
         choice: dict[str, Any] = {
             "index": event.index,
             "delta": {"content": event.text},
@@ -305,7 +303,9 @@ def _tools(fields: ChatFields) -> list[dict[str, Any]] | None:
     """Tools are rendered into the prompt; a choice other than none or auto needs a parser, which is not here yet."""
     choice = fields.tool_choice
     if choice is not None and choice not in ("none", "auto"):
-        raise InvalidRequest("tool_choice must be none or auto; this server cannot force a tool call.", param="tool_choice")
+        raise InvalidRequest(
+            "tool_choice must be none or auto; this server cannot force a tool call.", param="tool_choice"
+        )
     if fields.tools is None:
         if choice == "auto":
             raise InvalidRequest("tool_choice is auto, but there are no tools.", param="tool_choice")
@@ -313,7 +313,7 @@ def _tools(fields: ChatFields) -> list[dict[str, Any]] | None:
     if not fields.tools:
         raise InvalidRequest("tools must not be an empty list.", param="tools")
     for number, tool in enumerate(fields.tools):
-        function = tool.get("function")
+        function = cast(Any, tool.get("function"))
         if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
             raise InvalidRequest(
                 f"tools[{number}] must be {{type: function, function: {{name, …}}}}.", param=f"tools[{number}]"

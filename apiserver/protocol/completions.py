@@ -7,7 +7,17 @@ import msgspec
 
 from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest
-from apiserver.events import Choice, Event, Finished, PreparedPrompt, PromptScored, Result, Started, TextDelta, TokenLogprob
+from apiserver.events import (
+    Choice,
+    Event,
+    Finished,
+    PreparedPrompt,
+    PromptScored,
+    Result,
+    Started,
+    TextDelta,
+    TokenLogprob,
+)
 from apiserver.protocol import openai
 from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.exchange import Body, Chunk
@@ -98,7 +108,9 @@ class Completion:
         document: dict[str, Any] = {
             "index": index,
             "text": choice.text,
-            "logprobs": None if choice.logprobs is None else self._logprobs_document(index, choice.logprobs, result.prompts),
+            "logprobs": None
+            if choice.logprobs is None
+            else self._logprobs_document(index, choice.logprobs, result.prompts),
             "finish_reason": openai.FINISH_REASONS[choice.finished.reason],
             **openai.stop_fields(choice.finished),
         }
@@ -109,7 +121,9 @@ class Completion:
             document["prompt_logprobs"] = openai.prompt_logprobs(choice.prompt_logprobs)
         return document
 
-    def _logprobs_document(self, index: int, entries: list[TokenLogprob], prepared: list[PreparedPrompt]) -> dict[str, Any]:
+    def _logprobs_document(
+        self, index: int, entries: list[TokenLogprob], prepared: list[PreparedPrompt]
+    ) -> dict[str, Any]:
         state = self._logprobs.get(index)
         if state is None:
             # OpenAI counts offsets in prompt + completion; without echo the answer begins after the prompt.
@@ -193,9 +207,7 @@ def _job(fields: CompletionFields, card: Card) -> GenerateJob:
     echo = bool(fields.echo)
     max_tokens = _DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     if max_tokens < 1 and not (echo and max_tokens == 0):
-        raise InvalidRequest(
-            f"max_tokens must be at least 1 (0 only with echo), not {max_tokens}.", param="max_tokens"
-        )
+        raise InvalidRequest(f"max_tokens must be at least 1 (0 only with echo), not {max_tokens}.", param="max_tokens")
     if fields.prompt_logprobs is not None and fields.stream and not echo:
         raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
     params = sampling_params(fields, card, fields.logprobs)

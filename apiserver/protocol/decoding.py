@@ -52,7 +52,7 @@ def invalid(error: msgspec.ValidationError) -> InvalidRequest:
 
 def _integral(value: Any) -> Any:
     match value:
-        case float() if math.isfinite(value) and value == int(value):
+        case float() if value.is_integer():
             return int(value)
         case dict():
             return {key: _integral(inner) for key, inner in cast(dict[str, Any], value).items()}
@@ -87,9 +87,7 @@ def refuse_unsupported(fields: msgspec.Struct, harmless: Mapping[str, tuple[Any,
             raise InvalidRequest(f"{name} is not supported here.", param=name)
 
 
-def check_range(
-    name: str, value: float | None, low: float, high: float, *, exclusive_low: bool = False
-) -> None:
+def check_range(name: str, value: float | None, low: float, high: float, *, exclusive_low: bool = False) -> None:
     """Raises InvalidRequest unless value is None or within [low, high] ((low, high] if exclusive_low)."""
     if value is None:
         return

@@ -65,7 +65,7 @@ def stop_fields(finished: Finished) -> dict[str, Any]:
 
 
 def token_text(entry: TokenLogprob, *, as_id: bool) -> str:
-    """A token's text in a logprobs document; parts of characters show as what they decode to, their bytes beside them."""
+    """A token's text in a logprobs document; a part of a character shows as U+FFFD, its bytes beside it."""
     return f"token_id:{entry.token_id}" if as_id else entry.text
 
 

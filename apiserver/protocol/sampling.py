@@ -155,7 +155,9 @@ def stop_strings(stop: str | list[str] | None, limits: Limits) -> tuple[str, ...
     """Counted before anything is done with them: half a million stop strings cost a minute (vllm#51447)."""
     stops = [stop] if isinstance(stop, str) else stop or []
     if len(stops) > limits.max_stop_strings:
-        raise InvalidRequest(f"stop has {len(stops)} strings; at most {limits.max_stop_strings} are allowed.", param="stop")
+        raise InvalidRequest(
+            f"stop has {len(stops)} strings; at most {limits.max_stop_strings} are allowed.", param="stop"
+        )
     for text in stops:
         if not text:
             raise InvalidRequest("stop holds an empty string, which would end every answer at once.", param="stop")
@@ -188,7 +190,9 @@ def truncation(keep: int | None, side: str | None, default_side: str) -> Truncat
     if keep is None:
         return None
     if keep < -1 or keep == 0:
-        raise InvalidRequest(f"truncate_prompt_tokens must be -1 or at least 1, not {keep}.", param="truncate_prompt_tokens")
+        raise InvalidRequest(
+            f"truncate_prompt_tokens must be -1 or at least 1, not {keep}.", param="truncate_prompt_tokens"
+        )
     return Truncation(keep, "left" if side == "left" else "right")
 
 
@@ -244,7 +248,7 @@ def _first(asked: Any, model_default: Any, ours: Any) -> Any:
 
 
 def constraint(fields: SamplingFields) -> tuple[str | None, str | None, str | None]:
-    """(json_schema, regex, grammar): at most one is set. Raises InvalidRequest for two, or for one we cannot pass on."""
+    """(json_schema, regex, grammar), one set at most. Raises InvalidRequest for two, or for one we cannot pass on."""
     found = [*_from_response_format(fields.response_format), *_from_structured_outputs(fields.structured_outputs)]
     if fields.regex is not None:
         found.append(("regex", fields.regex))

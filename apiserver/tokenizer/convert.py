@@ -5,6 +5,7 @@ process. A failure is one line on stderr and exit status 1.
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -83,9 +84,11 @@ def _convert_with_transformers(model: Path, directory: Path) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     transformers: Any = importlib.import_module("transformers")  # its types are of no help
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # any of its many converters may fail, each in its own way
-        raise ValueError(f"transformers cannot load a tokenizer from {model}: {error}; {_REMEDY}") from error
+        absent = [name for name in ("sentencepiece", "tiktoken") if importlib.util.find_spec(name) is None]
+        hint = f" ({' and '.join(absent)} not installed)" if absent else ""
+        raise ValueError(f"transformers cannot load a tokenizer from {model}{hint}: {error}; {_REMEDY}") from error
     if not tokenizer.is_fast:
         raise ValueError(f"{type(tokenizer).__name__} has no form as a tokenizer.json; {_REMEDY}")
     template = tokenizer.chat_template

@@ -78,7 +78,7 @@ def _decoder_family(backend: Backend) -> tuple[DecoderFamily, bool]:
     decoder = backend.decoder
     if decoder is None:
         return "other", False
-    state = cast(dict[str, Any], json.loads(decoder.__getstate__()))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportAttributeAccessIssue]  # bytes of JSON, untyped upstream
+    state = cast(dict[str, Any], json.loads(decoder.__getstate__()))
     if state["type"] == "ByteLevel":
         return "byte_level", False
     steps = cast(list[dict[str, Any]], state.get("decoders", [])) if state["type"] == "Sequence" else []

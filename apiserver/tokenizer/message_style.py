@@ -90,25 +90,28 @@ class _Probe:
         return "text" not in between  # or else it is the list itself that was printed
 
     def _tool_call_form(self) -> tuple[NoContent, Arguments]:
+        """The first form that shows the call; else, in a template that knows of none, the first that does not fail."""
         nones = (self._render([self._question], _TOOLS) or "").count("None")
-        for no_content, arguments in _TOOL_CALL_FORMS:
-            prompt = self._render([self._question, self._tool_call(no_content, arguments)], _TOOLS)
-            if (
-                prompt is not None
-                and all(word in prompt for word in (_NAME, _KEY, _VALUE))
-                and f"'{_KEY}':" not in prompt  # Python's spelling of an object, which no model was trained on
-                and prompt.count("None") <= nones
-            ):
-                return no_content, arguments
-        return _TOOL_CALL_FORMS[0]
+        harmless: list[tuple[NoContent, Arguments]] = []
+        for form in _TOOL_CALL_FORMS:
+            prompt = self._render([self._question, self._tool_call(*form)], _TOOLS)
+            if prompt is None or prompt.count("None") > nones:
+                continue
+            # Python's spelling of an object is no form that a model was trained on.
+            if all(word in prompt for word in (_NAME, _KEY, _VALUE)) and f"'{_KEY}':" not in prompt:
+                return form
+            harmless.append(form)
+        return harmless[0] if harmless else _TOOL_CALL_FORMS[0]
 
     def _tool_call(self, no_content: NoContent, arguments: Arguments) -> Message:
         value: Any = {_KEY: _VALUE} if arguments == "object" else f'{{"{_KEY}": "{_VALUE}"}}'
         call = {"id": _CALL_ID, "type": "function", "function": {"name": _NAME, "arguments": value}}
         message: Message = {"role": "assistant", "tool_calls": [call]}
         match no_content:
-            case "empty":
+            case "empty" if isinstance(self._question["content"], str):
                 return message | {"content": ""}
+            case "empty":
+                return message | {"content": [{"type": "text", "text": ""}]}
             case "none":
                 return message | {"content": None}
             case "missing":

@@ -33,6 +33,10 @@ class MessageStyle:
     arguments: Arguments  # a tool call's arguments
     knows_developer: bool
 
+    def known_role(self, role: str) -> str:
+        """`role`, or where nothing is known about it the user's: most templates treat such roles alike."""
+        return role if role in self.string_roles | self.parts_roles else "user"
+
 
 def normalise_messages(messages: Sequence[Mapping[str, Any]], style: MessageStyle) -> list[Message]:
     """Copies of `messages` whose every text the template will show. Raises TemplateError for what it cannot show."""
@@ -52,13 +56,13 @@ def _message(message: Mapping[str, Any], where: str, style: MessageStyle) -> Mes
     if tool_calls:
         result["tool_calls"] = _tool_calls(tool_calls, f"{where}.tool_calls", style)
     content = result.pop("content", None)
-    if tool_calls and not content:
-        return result | _NO_CONTENT[style.no_content]
-    result["content"] = _content("" if content is None else content, f"{where}.content", role, style)
+    if content is None or content == []:
+        content = ""
+    if content or not tool_calls or style.no_content == "empty":
+        result["content"] = _content(content, f"{where}.content", style.known_role(role), style)
+    elif style.no_content == "none":
+        result["content"] = None
     return result
-
-
-_NO_CONTENT: dict[NoContent, Message] = {"missing": {}, "empty": {"content": ""}, "none": {"content": None}}
 
 
 def _alias_reasoning(message: Message) -> None:

@@ -53,7 +53,7 @@ def prepare(source: str, cache_root: Path) -> TokenizerFiles:
     path = Path(source)
     if (path / TOKENIZER_JSON).is_file():
         return read_directory(path)
-    if not path.exists() and not _HUB_ID.fullmatch(source):
+    if not source or (not path.exists() and not _HUB_ID.fullmatch(source)):
         raise TokenizerError(f"tokenizer {source!r} is neither a path that exists nor the name of a model on the hub")
     converted = cache_root / _cache_key(source)
     if not (converted / META).is_file():
@@ -145,7 +145,14 @@ def _convert_into(directory: Path, source: str) -> None:
 def _run_child(source: str, directory: Path) -> None:
     command = [sys.executable, "-m", "apiserver.tokenizer.convert", source, str(directory)]
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=_CHILD_SECONDS, check=False)
+        child = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,  # no library may ask the terminal whether to run a model's code
+            capture_output=True,
+            text=True,
+            timeout=_CHILD_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         raise TokenizerError(f"tokenizer {source!r}: no result after {_CHILD_SECONDS} seconds") from error
     if child.returncode != 0:

@@ -122,8 +122,6 @@ class ChatTemplate:
         if isinstance(content, str):
             chat[-1]["content"] = content + _CONTINUE_TAG
             return content
-        if not content:
-            raise TemplateError("continue_final_message is set, but the final message has no text to continue")
         text: str = content[-1]["text"]
         chat[-1]["content"] = [*content[:-1], content[-1] | {"text": text + _CONTINUE_TAG}]
         return text

@@ -5,59 +5,27 @@ All bookkeeping is the loop's: a thread takes a run from a queue, and what it ha
 loop empties once for all that has arrived. So an aborted run is silent from the moment of its abort, and its thread
 is free at its next callback, which is one token or one batch of its prompt later.
 
-What we guard against, all of it seen with xllamacpp 2026.10:
-
-- `Server` always opens an HTTP server. It gets a Unix socket in a private directory and a random key, and the socket
-  is deleted as soon as it stands.
-- It takes over SIGINT and SIGTERM; the process's own handlers are put back.
-- At any log level above 0 it writes clients' grammars to stderr.
-- It ignores a JSON schema that it cannot compile, loses ids, and has a parser that a request can crash:
-  `llamacpp_request` and `llamacpp_stream` say more.
+What xllamacpp 2026.10 does that we guard against is said where we do: `llamacpp_server` for the process,
+`llamacpp_request` for what a request can do to it, `llamacpp_stream` for what it gets wrong or leaves out.
 """
 
+import argparse
 import asyncio
-import importlib
 import logging
-import os
 import queue
-import secrets
-import signal
-import tempfile
 import threading
 from collections import deque
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from engine_bridge.engines import Answer, Emit, EngineError, Key
 from engine_bridge.engines.gguf import GgufHeader
 from engine_bridge.engines.llamacpp_request import Refused, Run, check
-from engine_bridge.engines.llamacpp_stream import Completion, CompletionServer
+from engine_bridge.engines.llamacpp_server import LlamaCppOptions, open_server, own_signal_handlers
+from engine_bridge.engines.llamacpp_stream import Completion
 from engine_bridge.wire import Capabilities, Failure, FailureKind, Generate, Request
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class LlamaCppOptions:
-    """How to run a GGUF model."""
-
-    n_parallel: int = 4
-    """Requests that generate at the same time; each has its own part of the KV cache."""
-    max_model_len: int | None = None
-    """Prompt plus output tokens of one request; None = what the model was trained for, at most 4,096."""
-    threads: int | None = None
-    """Threads that compute; None = one fewer than this process has CPUs, from 1 to 8."""
-    batch_tokens: int = 64
-    """Prompt tokens a step, so also the most that is computed for a request aborted in its prefill."""
-    max_waiting: int = 1024
-    """Requests that may wait for a slot; one more fails as overloaded."""
-    gpu_layers: int = -1
-    """Layers on the GPU, where the wheel has been built for one; -1 = all."""
-    verbosity: int = 0
-    """llama.cpp's own log on stderr: 0 nothing, 1 errors, 2 warnings, 3 all."""
 
 
 class LlamaCppEngine:
@@ -78,7 +46,7 @@ class LlamaCppEngine:
     async def start(self, emit: Emit) -> Capabilities:
         self._emit = emit
         self._loop = asyncio.get_running_loop()
-        with _own_signal_handlers():
+        with own_signal_handlers():
             await asyncio.to_thread(self._load)
         for slot in range(self._options.n_parallel):
             thread = threading.Thread(target=self._serve_slot, name=f"llamacpp-{slot}", daemon=True)
@@ -87,22 +55,25 @@ class LlamaCppEngine:
         return self._capabilities
 
     def submit(self, requests: Sequence[tuple[Key, Request]]) -> None:
+        refused: list[tuple[Key, Answer]] = []
         for key, request in requests:
-            run = self._live[key] = Run(key, request)
             try:
                 self._check(request)
             except Refused as refusal:
-                self._post(run, Failure(request.request_id, refusal.kind, str(refusal)), is_end=True)
+                refused.append((key, Failure(request.request_id, refusal.kind, str(refusal))))
             else:
+                run = self._live[key] = Run(key, request)
                 self._waiting.append(run)
                 self._fill_slots()
+        if refused:
+            self._emit(refused)
 
     def abort(self, keys: Sequence[Key]) -> None:
         for key in keys:
             run = self._live.pop(key, None)
             if run is not None:
                 run.aborted = True
-                if run in self._waiting:
+                if not run.has_slot:
                     self._waiting.remove(run)
 
     def counts(self) -> tuple[int, int]:
@@ -126,7 +97,7 @@ class LlamaCppEngine:
         max_model_len = self._options.max_model_len or min(trained_for, 4096)
         if max_model_len > trained_for:
             raise EngineError(f"llamacpp: max_model_len {max_model_len} exceeds the model's {trained_for}")
-        self._server, version = _open_server(self._model, self._options, max_model_len=max_model_len)
+        self._server, version = open_server(self._model, self._options, max_model_len=max_model_len)
         self._capabilities = Capabilities(
             task="generate",
             max_model_len=max_model_len,
@@ -199,44 +170,15 @@ class LlamaCppEngine:
             return Failure(run.request.request_id, FailureKind.INTERNAL, "the engine failed at this request")
 
 
-@contextmanager
-def _own_signal_handlers() -> Generator[None]:
-    """Put back the handlers that llama.cpp's server replaces behind Python's back."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
-
-def _open_server(model: Path, options: LlamaCppOptions, *, max_model_len: int) -> tuple[CompletionServer, str]:
-    """Load the model; also xllamacpp's version. Raises EngineError."""
-    try:
-        xllamacpp: Any = importlib.import_module("xllamacpp")  # an extra, and without types
-    except ImportError as error:
-        raise EngineError("llamacpp: xllamacpp is missing; pip install 'apiserver-pool[cpu]'") from error
-    # The API servers share the machine, and a pool that meets at every operator waits for its slowest member.
-    threads = options.threads or min(max(len(os.sched_getaffinity(0)) - 1, 1), 8)
-    params = xllamacpp.CommonParams()
-    params.model.path = str(model)
-    params.n_parallel = options.n_parallel
-    params.n_ctx = options.n_parallel * max_model_len  # all slots together
-    params.n_batch = params.n_ubatch = options.batch_tokens
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.n_gpu_layers = options.gpu_layers
-    params.fit_params = False  # it would make the context smaller, to fit
-    params.cache_ram_mib = 0  # its default copies up to 8 GiB of old prompts into memory
-    params.cache_idle_slots = False
-    params.chat_template = "chatml"  # never used; the file's own would fail the start if it did not parse
-    params.verbosity = options.verbosity
-    params.n_threads_http = 1
-    params.endpoint_slots = False
-    params.api_keys = [secrets.token_hex(32)]
-    with tempfile.TemporaryDirectory(prefix="llamacpp-") as private:
-        params.hostnames = [f"{private}/http.sock"]
-        try:
-            return xllamacpp.Server(params), str(xllamacpp.__version__)
-        except RuntimeError as error:
-            raise EngineError(f"llamacpp: llama.cpp cannot load {model}; verbosity 1 shows why") from error
+def create(model: str, arguments: list[str]) -> LlamaCppEngine:
+    """The engine for this GGUF file, from everything that stood after `--`."""
+    defaults = LlamaCppOptions()
+    parser = argparse.ArgumentParser(prog="--engine llamacpp --", description="The llama.cpp engine's options.")
+    parser.add_argument("--n-parallel", type=int, default=defaults.n_parallel, help="requests that generate at a time")
+    parser.add_argument("--max-model-len", type=int, default=defaults.max_model_len, help="tokens of a request")
+    parser.add_argument("--threads", type=int, default=defaults.threads, help="threads that compute")
+    parser.add_argument("--batch-tokens", type=int, default=defaults.batch_tokens, help="prompt tokens a step")
+    parser.add_argument("--max-waiting", type=int, default=defaults.max_waiting, help="requests that may wait")
+    parser.add_argument("--gpu-layers", type=int, default=defaults.gpu_layers, help="layers on the GPU; -1 = all")
+    parser.add_argument("--verbosity", type=int, choices=range(4), default=defaults.verbosity, help="llama.cpp's log")
+    return LlamaCppEngine(Path(model), options=LlamaCppOptions(**vars(parser.parse_args(arguments))))

@@ -15,12 +15,12 @@ ids and counted; then a last chunk with the reason and no token. What is missing
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from engine_bridge.engines.gguf import GgufHeader
 from engine_bridge.engines.llamacpp_request import Refused, Run, completion_body
+from engine_bridge.engines.llamacpp_server import CompletionServer
 from engine_bridge.wire import (
     Capabilities,
     FailureKind,
@@ -38,14 +38,6 @@ UNKNOWN_LOGPROB = -9999.0
 _SPARE_TOKENS = 3  # a character has four bytes at most
 _MAX_VETTED_SCHEMAS = 256
 _CERTAIN = 1000.0  # a logit bias that no logit outweighs
-
-
-class CompletionServer(Protocol):
-    """The one call that we make of xllamacpp's Server, which has no types of its own."""
-
-    def handle_completions(self, prompt: bytes, callback: Callable[[bytes], bool], /) -> None:
-        """Run a completion; the callback gets each chunk, and True from it ends the completion."""
-        ...
 
 
 class _Candidate(msgspec.Struct):

@@ -35,6 +35,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     amount = load.add_mutually_exclusive_group()
     amount.add_argument("--requests", type=_positive, metavar="N", help="per run (default 256)")
     amount.add_argument("--duration", type=_positive_float, metavar="SECONDS", help="per run; what has begun is ended")
+    load.add_argument(
+        "--prompts",
+        type=_positive,
+        metavar="N",
+        help="different prompts per run, sent in turn (default: as many as requests; 1024 with --duration)",
+    )
     kind = load.add_mutually_exclusive_group()
     kind.add_argument("--concurrency", type=_list_of(_positive), default=[1, 16, 64], help="default 1,16,64")
     kind.add_argument("--rate", type=_list_of(_positive_float), help="requests/s at random (Poisson); a list, in turn")
@@ -54,6 +60,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--prompt-id-range is empty")
     if options.endpoint == "embeddings":
         options.stream = False
+    if options.rate is not None:
+        options.concurrency = None
     if options.requests is None and options.duration is None:
         options.requests = 256
     return options

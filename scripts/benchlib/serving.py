@@ -83,8 +83,9 @@ async def bench(options: argparse.Namespace, target: Target) -> dict[str, Any]:
         bencher = Bench(options, target, workload=workload, http=http)
         await bencher.prepare()
         levels = [await bencher.run_level(load) for load in loads]
-    settings = {key: value for key, value in vars(options).items() if key != "api_key"}
-    settings |= {"model": workload.model, "json": None if options.json is None else str(options.json)}
+    # Results are shared: neither the key nor a path of this machine belongs in them.
+    settings = {key: value for key, value in vars(options).items() if key not in ("api_key", "json")}
+    settings["model"] = workload.model
     return {"bench": "bench_serving", "label": options.label, **provenance(), "settings": settings, "levels": levels}
 
 
@@ -143,29 +144,24 @@ class Bench:
     async def _run(self, load: Load, title: str) -> tuple[dict[str, Any], list[Sample]]:
         options = self._options
         schedule = self._schedule(load)
-        amount = options.requests or (len(schedule) if schedule is not None else _PROMPTS_FOR_A_DURATION)
-        warm_up = await self._encode(options.warmup, f"{title}, prompts for the warm-up")
-        requests = await self._encode(amount, f"{title}, prompts")
-        clients = min(load.concurrency or options.warmup, options.warmup)
-        warm_samples = await self._offer(iter(warm_up), f"{title}, warm-up", clients=clients, total=len(warm_up))
+        total = options.requests if schedule is None else len(schedule)
+        amount = options.prompts or (_PROMPTS_FOR_A_DURATION if total is None else total)
+        warm_samples = await self._warm_up(load, title)
+        requests = await self._encode(amount if total is None else min(amount, total), f"{title}, prompts")
         # Our own collector's pauses would be somebody's latency; a run makes no cycles worth collecting.
         gc.collect()
         gc.disable()
         try:
             roles = await self._find_roles()
             before = processes.read(roles)
-            if schedule is None:
-                is_endless = options.duration is not None
-                source = itertools.cycle(requests) if is_endless else iter(requests)
-                samples = await self._offer(
-                    source,
-                    title,
-                    clients=load.concurrency or 1,
-                    total=None if is_endless else amount,
-                    duration=options.duration,
-                )
-            else:
-                samples = await self._offer(iter(requests), title, schedule=schedule, total=len(schedule))
+            samples = await self._offer(
+                itertools.islice(itertools.cycle(requests), total),
+                title,
+                total=total,
+                clients=load.concurrency or 0,
+                schedule=schedule,
+                duration=options.duration,
+            )
             after = processes.read(roles)
             # A worker that was replaced meanwhile is known only now.
             now = await self._find_roles()
@@ -178,6 +174,14 @@ class Bench:
         if failed := sum(sample.failure is not None for sample in warm_samples):
             run["notes"].append(f"{failed} requests failed in the warm-up (counted as failures)")
         return run, warm_samples + samples
+
+    async def _warm_up(self, load: Load, title: str) -> list[Sample]:
+        amount = self._options.warmup
+        if amount == 0:
+            return []
+        requests = await self._encode(amount, f"{title}, prompts for the warm-up")
+        clients = min(load.concurrency or amount, amount)
+        return await self._offer(iter(requests), f"{title}, warm-up", clients=clients, total=amount)
 
     def _schedule(self, load: Load) -> list[float] | None:
         if load.rate is None:
@@ -265,7 +269,7 @@ class Bench:
             span = f"{min(counts)} to {max(counts)}"
             notes.append(f"{off} of {len(counts)} prompts had not {wanted} tokens but {span}{why}")
         if is_reused:
-            notes.append("prompts were sent more than once: a prefix cache may have known them")
+            notes.append("prompts were sent more than once: a cache may have known them")
         if spent.gone:
             notes.append(f"server processes ended during the run, some CPU is missing: {', '.join(spent.gone)}")
         return notes

@@ -1,0 +1,7 @@
+"""`python -m apiserver` is `apiserver`."""
+
+import sys
+
+from apiserver.cli import main
+
+sys.exit(main())

@@ -1,0 +1,54 @@
+"""What the pool is told, as frozen data. Parsed once, by cli; everybody gets the piece that concerns them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Which model, and how requests for it are read."""
+
+    model: str
+    served_model_name: tuple[str, ...]
+    max_model_len: int | None = None
+    any_model: bool = False
+    strict_fields: bool = False
+    clamp_max_tokens: bool = False
+    trust_request_chat_template: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """Where the pool listens: a TCP address, or a Unix socket."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: str | None = None
+    backlog: int = 2048
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_keyfile_password: str | None = None
+    ssl_ca_certs: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """The HTTP edge. Times in seconds, sizes in bytes."""
+
+    root_path: str = ""
+    access_log: bool = False
+    keep_alive_seconds: float = 120.0  # uvicorn's 5 s resets clients that pool their connections
+    head_seconds: float = 30.0  # from a request's first byte (or the connection's start) to the end of its headers
+    body_seconds: float = 60.0  # the longest pause between two pieces of a body
+    max_head_bytes: int = 64 * 1024
+    drain_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """Who may call, from where."""
+
+    api_keys: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False

@@ -1,0 +1,278 @@
+"""The command line and the configuration file: the same names in both, parsed once into frozen settings."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import yaml
+
+from apiserver import __version__
+from apiserver.board import MAX_SLOTS
+from apiserver.card import Limits
+from apiserver.config import AccessSettings, HttpSettings, ListenSettings
+
+_DESCRIPTION = """\
+A pool of forked API servers in front of one LLM or embedding engine.
+
+  apiserver serve smollm2                      a small chat model on this CPU
+  apiserver serve minilm                       a small embedding model on this CPU
+  apiserver serve ./model.gguf --port 9000     any GGUF
+  apiserver serve sim --engine sim             the simulated engine, for load tests
+  apiserver models                             the demo models
+
+What stands after -- goes to the engine untouched.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Everything that `apiserver serve` was told."""
+
+    model: str
+    engine: str
+    tokenizer: str | None
+    chat_template: str | None
+    served_model_name: tuple[str, ...]
+    max_model_len: int | None
+    any_model: bool
+    strict_fields: bool
+    clamp_max_tokens: bool
+    trust_request_chat_template: bool
+    api_server_count: int
+    drain_delay: float
+    log_level: str
+    listen: ListenSettings
+    http: HttpSettings
+    access: AccessSettings
+    limits: Limits
+    engine_arguments: tuple[str, ...]
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with a last line that says what to do next."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="apiserver", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"apiserver-pool {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    _add_serve(
+        commands.add_parser("serve", help="serve a model", description="Serve a model with a pool of API servers.")
+    )
+    models = commands.add_parser("models", help="list, fetch and find the demo models")
+    actions = models.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser)
+    actions.add_parser("list", help="what there is (the default)")
+    for name, text in (("fetch", "download now, with progress"), ("where", "print the path of a fetched model")):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("name")
+    return parser
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model_positional", nargs="?", metavar="MODEL", help="demo model, path, or hub id")
+    parser.add_argument("--config", metavar="FILE.yaml", help="settings, by the names of these flags; flags win")
+    group = parser.add_argument_group("model")
+    group.add_argument("--model", "--model-path", help="the same as MODEL")
+    group.add_argument(
+        "--engine", choices=("auto", "llamacpp", "onnx", "sim"), default="auto", help="default: what fits the model"
+    )
+    group.add_argument("--tokenizer", "--tokenizer-path", help="where the tokenizer is, if not with the model")
+    group.add_argument("--chat-template", metavar="FILE", help="a jinja file, or the template itself")
+    group.add_argument("--served-model-name", nargs="+", metavar="NAME", help="names that clients may use")
+    group.add_argument("--any-model", action="store_true", help="accept every model name")
+    group.add_argument("--max-model-len", "--context-length", type=int, help="prompt plus output tokens, at most")
+    group = parser.add_argument_group("pool")
+    group.add_argument(
+        "--api-server-count", "-asc", "--tokenizer-worker-num", type=int, default=4, metavar="N", help="default 4"
+    )
+    group.add_argument(
+        "--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="for running requests at SIGTERM"
+    )
+    group.add_argument(
+        "--drain-delay", type=float, default=0.0, metavar="SECONDS", help="not ready, but still accepting"
+    )
+    group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    _add_http(parser)
+    _add_limits(parser)
+
+
+def _add_http(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("HTTP")
+    group.add_argument("--host", default="127.0.0.1")
+    group.add_argument("--port", type=int, default=8000)
+    group.add_argument("--uds", metavar="PATH", help="a Unix socket instead of a port")
+    group.add_argument("--root-path", "--fastapi-root-path", default="", help="behind a proxy that strips a prefix")
+    group.add_argument("--api-key", action="append", metavar="KEY", help="repeatable; without one, everybody may call")
+    group.add_argument("--ssl-certfile", metavar="FILE")
+    group.add_argument("--ssl-keyfile", metavar="FILE")
+    group.add_argument("--ssl-keyfile-password")
+    group.add_argument("--ssl-ca-certs", metavar="FILE", help="ask clients for certificates signed by these")
+    group.add_argument("--allowed-origins", nargs="+", default=[], help="CORS; closed without it")
+    group.add_argument("--allowed-methods", nargs="+", default=["*"])
+    group.add_argument("--allowed-headers", nargs="+", default=["*"])
+    group.add_argument("--allow-credentials", action="store_true")
+    group.add_argument("--access-log", action="store_true", help="a line per request (never for probes)")
+    group.add_argument("--keep-alive-timeout", type=float, default=120.0, metavar="SECONDS")
+    group.add_argument("--header-timeout", type=float, default=30.0, metavar="SECONDS")
+    group.add_argument("--body-timeout", type=float, default=60.0, metavar="SECONDS")
+    group.add_argument("--max-header-bytes", type=int, default=65_536)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    limits = Limits()
+    group = parser.add_argument_group("requests")
+    group.add_argument("--strict-fields", action="store_true", help="refuse unknown fields instead of ignoring them")
+    group.add_argument("--clamp-max-tokens", action="store_true", help="cut max_tokens to the room instead of a 400")
+    group.add_argument("--trust-request-chat-template", action="store_true", help="let requests bring a template")
+    for name in Limits.__dataclass_fields__:
+        group.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(limits, name), metavar="N")
+
+
+def parse_serve(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> ServeSettings:
+    """`arguments` begin with "serve". Exits with the parser's message when they are wrong."""
+    own, engine_arguments = _split(arguments)
+    options = parser.parse_args(own)
+    if options.config is not None:
+        serve = _subparser(parser, "serve")
+        from_file, more = _read_config(serve, options.config)
+        serve.set_defaults(**from_file)
+        options = parser.parse_args(own)
+        engine_arguments = [*more, *engine_arguments]
+    model = options.model_positional or options.model
+    if model is None:
+        parser.exit(2, "apiserver serve: which MODEL? 'apiserver models' lists the demo models.\n")
+    _check(parser, options)
+    return ServeSettings(
+        model=model,
+        engine=options.engine,
+        tokenizer=options.tokenizer,
+        chat_template=options.chat_template,
+        served_model_name=tuple(_strings(options.served_model_name or [])),
+        max_model_len=options.max_model_len,
+        any_model=options.any_model,
+        strict_fields=options.strict_fields,
+        clamp_max_tokens=options.clamp_max_tokens,
+        trust_request_chat_template=options.trust_request_chat_template,
+        api_server_count=options.api_server_count,
+        drain_delay=options.drain_delay,
+        log_level=options.log_level,
+        listen=_listen(options),
+        http=_http(options),
+        access=_access(options),
+        limits=Limits(**{name: getattr(options, name) for name in Limits.__dataclass_fields__}),
+        engine_arguments=tuple(engine_arguments),
+    )
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if not 1 <= options.api_server_count <= MAX_SLOTS:
+        parser.error(f"--api-server-count must be 1 to {MAX_SLOTS}")
+    if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
+        parser.error("--ssl-certfile and --ssl-keyfile go together")
+    if options.root_path and not options.root_path.startswith("/"):
+        parser.error("--root-path must begin with /")
+
+
+def _listen(options: argparse.Namespace) -> ListenSettings:
+    return ListenSettings(
+        host=options.host,
+        port=options.port,
+        uds=options.uds,
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+        ssl_keyfile_password=options.ssl_keyfile_password,
+        ssl_ca_certs=options.ssl_ca_certs,
+    )
+
+
+def _http(options: argparse.Namespace) -> HttpSettings:
+    return HttpSettings(
+        root_path=options.root_path.rstrip("/"),
+        access_log=options.access_log,
+        keep_alive_seconds=options.keep_alive_timeout,
+        head_seconds=options.header_timeout,
+        body_seconds=options.body_timeout,
+        max_head_bytes=options.max_header_bytes,
+        drain_seconds=options.drain_timeout,
+    )
+
+
+def _access(options: argparse.Namespace) -> AccessSettings:
+    return AccessSettings(
+        api_keys=tuple(options.api_key or ()),
+        allowed_origins=tuple(_strings(options.allowed_origins)),
+        allowed_methods=tuple(_strings(options.allowed_methods)),
+        allowed_headers=tuple(_strings(options.allowed_headers)),
+        allow_credentials=options.allow_credentials,
+    )
+
+
+def _strings(values: str | list[str]) -> list[str]:
+    """A list of words, or vLLM's form of it: one word that is a JSON list."""
+    words = [values] if isinstance(values, str) else values
+    if len(words) == 1 and words[0].startswith("["):
+        return [str(word) for word in json.loads(words[0])]
+    return words
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and what stands after `--`."""
+    words = list(arguments)
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _subparser(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
+    for action in parser._actions:  # pyright: ignore[reportPrivateUsage]  # argparse has no public way to a subparser
+        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+            return cast(argparse.ArgumentParser, action.choices[name])
+    raise KeyError(name)
+
+
+def _read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, Any], list[str]]:
+    """The file's settings by destination, and its `engine_args`. Exits naming the key that is wrong."""
+    try:
+        loaded: Any = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
+    except (OSError, yaml.YAMLError) as error:
+        serve.exit(2, f"apiserver serve: --config: {error}\n")
+    if not isinstance(loaded, dict):
+        serve.exit(2, f"apiserver serve: {file} must hold a mapping of flags to values\n")
+    settings: dict[str, Any] = {}
+    engine_arguments: list[str] = []
+    flags = {option.lstrip("-"): action for action in serve._actions for option in action.option_strings}  # pyright: ignore[reportPrivateUsage]  # as above
+    for key, value in cast(dict[str, Any], loaded).items():
+        name = str(key).replace("_", "-")
+        if name == "engine-args":
+            engine_arguments = [str(word) for word in cast(list[Any], value)]
+        elif name not in flags or name in ("config", "help"):
+            serve.exit(2, f"apiserver serve: {file}: unknown setting {key!r}\n")
+        else:
+            settings[flags[name].dest] = _checked(serve, flags[name], file, str(key), value)
+    return settings, engine_arguments
+
+
+def _checked(serve: argparse.ArgumentParser, action: argparse.Action, file: str, key: str, value: Any) -> Any:
+    """A value of the file as the flag's own type would read it."""
+    if isinstance(action, argparse._StoreTrueAction):  # pyright: ignore[reportPrivateUsage]  # argparse has no other way to ask
+        if not isinstance(value, bool):
+            serve.exit(2, f"apiserver serve: {file}: {key} must be true or false\n")
+        return value
+    many = isinstance(action, argparse._AppendAction) or action.nargs == "+"  # pyright: ignore[reportPrivateUsage]
+    if many:
+        return [str(word) for word in cast(list[Any], value)] if isinstance(value, list) else [str(value)]
+    convert = cast(Any, action.type) or str
+    try:
+        converted = convert(value)
+    except (TypeError, ValueError):
+        serve.exit(2, f"apiserver serve: {file}: {key}: {value!r} is not a valid value\n")
+    if action.choices is not None and converted not in action.choices:
+        serve.exit(2, f"apiserver serve: {file}: {key} must be one of {', '.join(map(str, action.choices))}\n")
+    return converted

@@ -1,0 +1,132 @@
+"""One HTTP request and its response, over raw ASGI: what every endpoint of ours is given.
+
+Starlette routes; this answers. Its Request and Response objects, and above all StreamingResponse's task group, cost
+more than the whole rest of a token's way (measured: docs/decisions.md).
+"""
+
+import os
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from apiserver.errors import InvalidRequest, TooLarge, UnsupportedEncoding
+
+_REQUEST_ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+=")
+_MOST_REQUEST_ID = 128
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class _Numbers:
+    """Request ids of this process: a prefix made after the fork, and a count."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._prefix = ""
+        self._count = count()
+
+    def next(self) -> str:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._prefix = os.urandom(6).hex()
+            self._count = count(1)
+        return f"req-{self._prefix}-{next(self._count):x}"
+
+
+_numbers = _Numbers()
+
+
+class Call:
+    """Read the body once, then either `respond`, or `start_stream`, `write` any number of times, `end_stream`."""
+
+    __slots__ = ("_max_body_bytes", "_receive", "_send", "path_params", "request_id", "scope", "status")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
+        self.scope = scope
+        self._receive = receive
+        self._send = send
+        self._max_body_bytes = max_body_bytes
+        self.path_params: dict[str, Any] = scope.get("path_params", {})
+        self.request_id = _request_id(self.header(b"x-request-id"))
+        self.status = 0  # of the response, once it has begun
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header, by its lower-case name."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                return value
+        return None
+
+    async def body(self) -> bytes:
+        """The whole body. Raises TooLarge as soon as that is known."""
+        message = await self._receive()
+        if not message.get("more_body", False):
+            return self._checked(message.get("body", b""))
+        parts: list[bytes] = [message["body"]]
+        size = len(parts[0])
+        while message.get("more_body", False):
+            message = await self._receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._max_body_bytes:
+                raise self._too_large()
+        return self._checked(b"".join(parts))
+
+    def _checked(self, body: bytes) -> bytes:
+        if len(body) > self._max_body_bytes:
+            raise self._too_large()
+        return body
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"The body is larger than {self._max_body_bytes} bytes, the limit of this server.")
+
+    def require_json(self) -> None:
+        """Raises InvalidRequest for another content type, UnsupportedEncoding for a compressed body."""
+        content_type = self.header(b"content-type")
+        if content_type is None or content_type.split(b";", 1)[0].strip().lower() != b"application/json":
+            raise InvalidRequest("The content type must be application/json.", param=None)
+        encoding = self.header(b"content-encoding")
+        if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
+            raise UnsupportedEncoding("Compressed bodies are not accepted.")
+
+    async def respond(
+        self,
+        status: int,
+        body: bytes,
+        content_type: bytes = b"application/json",
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """The whole response."""
+        raw = self._headers(content_type, headers)
+        raw.append((b"content-length", str(len(body)).encode()))
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def start_stream(self, content_type: bytes = b"text/event-stream; charset=utf-8") -> None:
+        raw = self._headers(content_type, ())
+        raw.append((b"cache-control", b"no-cache"))
+        raw.append((b"x-accel-buffering", b"no"))  # nginx would hold the stream back
+        self.status = 200
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def write(self, data: bytes) -> None:
+        """Waits while the client does not read: what comes meanwhile is merged by whoever asks for it then."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_stream(self, data: bytes = b"") -> None:
+        await self._send({"type": "http.response.body", "body": data})
+
+    def _headers(self, content_type: bytes, headers: Iterable[tuple[str, str]]) -> RawHeaders:
+        raw: RawHeaders = [(b"content-type", content_type), (b"x-request-id", self.request_id.encode())]
+        raw += [(name.encode(), value.encode()) for name, value in headers]
+        return raw
+
+
+def _request_id(sent: bytes | None) -> str:
+    """The client's own if it is short and plain (vllm#10968: 1 MB of it, in every chunk), else one of ours."""
+    if sent is not None and 0 < len(sent) <= _MOST_REQUEST_ID and _REQUEST_ID_CHARACTERS.issuperset(sent):
+        return sent.decode()
+    return _numbers.next()

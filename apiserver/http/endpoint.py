@@ -1,0 +1,128 @@
+"""THE endpoint: decode, run, fold or stream. The only place that asks whether a request streams."""
+
+import logging
+import time
+from contextlib import aclosing
+
+import msgspec
+
+from apiserver.errors import ApiError, Internal
+from apiserver.events import Event, Finished, Result, Started, TextDelta
+from apiserver.http import sse
+from apiserver.http.call import Call
+from apiserver.http.service import Service
+from apiserver.pipeline import Events
+from apiserver.protocol.exchange import Exchange
+
+log = logging.getLogger("apiserver.endpoint")
+_encode = msgspec.json.Encoder().encode
+
+
+class Endpoint:
+    """Serves one dialect."""
+
+    def __init__(self, dialect: type[Exchange], service: Service) -> None:
+        self._dialect = dialect
+        self._service = service
+
+    async def __call__(self, call: Call) -> None:
+        try:
+            call.require_json()
+            raw = await call.body()
+            watch = _Watch(self._service)
+            card = self._service.card()
+            exchange = self._dialect(raw, card)
+            del raw  # a 32 MB body must not live as long as its stream
+            events = self._service.pipeline.run(exchange.job, card)
+            async with aclosing(events):
+                if exchange.stream:
+                    await _stream(call, exchange, events, watch)
+                else:
+                    await _whole(call, exchange, events, watch)
+        except ApiError as error:
+            await respond_error(call, error, self._dialect)
+
+    @property
+    def dialect(self) -> type[Exchange]:
+        return self._dialect
+
+
+async def respond_error(call: Call, error: ApiError, dialect: type[Exchange]) -> None:
+    """The dialect's error document with the error's status."""
+    if error.status >= 500:
+        log.log(
+            logging.ERROR if error.status == 500 else logging.INFO, "%s %s: %s", call.request_id, error.status, error
+        )
+    await call.respond(error.status, _encode(dialect.error(error)), headers=error.headers.items())
+
+
+async def _whole(call: Call, exchange: Exchange, events: Events, watch: "_Watch") -> None:
+    result = Result()
+    async for batch in events:
+        for event in batch:
+            result.feed(event)
+            watch.see(event)
+    body = exchange.body(result)
+    watch.end(result)
+    content_type = body.content_type.encode()
+    data = body.document if isinstance(body.document, bytes) else _encode(body.document)
+    await call.respond(200, data, content_type, body.headers)
+
+
+async def _stream(call: Call, exchange: Exchange, events: Events, watch: "_Watch") -> None:
+    result = Result()
+    first = await anext(events)  # a refusal still gets its status: no header has left
+    await call.start_stream()
+    await _write(call, exchange, first, result, watch)
+    try:
+        async for batch in events:
+            await _write(call, exchange, batch, result, watch)
+        last = exchange.last_chunks(result)
+    except ApiError as error:
+        log.warning("%s stream failed: %s", call.request_id, error)
+        last = exchange.error_chunks(error)
+    except Exception:
+        log.exception("%s stream failed", call.request_id)
+        last = exchange.error_chunks(Internal("Internal error."))
+    watch.end(result)
+    await call.end_stream(b"".join([sse.encode(chunk) for chunk in last]))
+
+
+async def _write(call: Call, exchange: Exchange, batch: list[Event], result: Result, watch: "_Watch") -> None:
+    """What arrived together leaves together."""
+    frames: list[bytes] = []
+    for event in batch:
+        result.feed(event)
+        watch.see(event)
+        for chunk in exchange.chunks(event):
+            frames.append(sse.encode(chunk))  # noqa: PERF401  # a comprehension in the loop is slower for one chunk
+    if frames:
+        await call.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+
+class _Watch:
+    """What the metrics want to know of one request."""
+
+    __slots__ = ("_began", "_last_text", "_metrics")
+
+    def __init__(self, service: Service) -> None:
+        self._metrics = service.metrics
+        self._began = time.perf_counter()
+        self._last_text = 0.0
+
+    def see(self, event: Event) -> None:
+        kind = type(event)
+        if kind is TextDelta:
+            now = time.perf_counter()
+            if self._last_text:
+                self._metrics.next_text(now - self._last_text)
+            else:
+                self._metrics.first_text(now - self._began)
+            self._last_text = now
+        elif isinstance(event, Finished):
+            self._metrics.choice_ended(event.reason, event.output_tokens)
+        elif kind is Started:
+            self._metrics.preprocessed(time.perf_counter() - self._began)
+
+    def end(self, result: Result) -> None:
+        self._metrics.job_ended(result.prompt_tokens, result.cached_tokens, time.perf_counter() - self._began)

@@ -1,0 +1,171 @@
+"""The endpoints that ask no engine: health, readiness, models, metrics, the pool."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import psutil
+
+from apiserver import __version__
+from apiserver.board import Cell, PoolCell, Slot, WorkerState
+from apiserver.card import Card
+from apiserver.errors import NotFound
+from apiserver.http.call import Call
+from apiserver.http.service import Service
+from apiserver.metrics import Gauge
+from engine_bridge.status import Field
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Ops:
+    """One method an endpoint."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def health(self, call: Call) -> None:
+        """200 if the engine serves, 503 (never 500: that would mean a bug) if not; the same from every worker."""
+        await self._verdict(call, self._service.health())
+
+    async def ready(self, call: Call) -> None:
+        await self._verdict(call, self._service.readiness())
+
+    async def live(self, call: Call) -> None:
+        """This worker's loop turns: it just did."""
+        await self._verdict(call, None)
+
+    async def _verdict(self, call: Call, reason: str | None) -> None:
+        if reason is None:
+            await call.respond(200, b'{"status":"ok"}')
+        else:
+            await call.respond(503, _encode({"status": reason}), headers=(("retry-after", "1"),))
+
+    async def version(self, call: Call) -> None:
+        await call.respond(200, _encode({"version": __version__}))
+
+    async def models(self, call: Call) -> None:
+        card = self._service.card()
+        names = list(card.names)
+        document = {
+            "object": "list",
+            "data": [_model(card, name) for name in names],
+            "has_more": False,
+            "first_id": names[0],
+            "last_id": names[-1],
+        }
+        await call.respond(200, _encode(document))
+
+    async def model(self, call: Call) -> None:
+        card = self._service.card()
+        name = call.path_params["model"]
+        if name not in card.names:
+            raise NotFound(f"The model '{name[:200]}' does not exist.", param="model", code="model_not_found")
+        await call.respond(200, _encode(_model(card, name)))
+
+    async def metrics(self, call: Call) -> None:
+        service = self._service
+        slots = [slot.metrics for slot in service.board.slots]
+        text = service.metrics.render(slots, list(self._gauges()))
+        await call.respond(200, text, b"text/plain; version=1.0.0; charset=utf-8")
+
+    def _gauges(self) -> Iterator[Gauge]:
+        service = self._service
+        row = service.engine_row
+        slots = service.board.slots
+        yield Gauge("num_requests_running", "Requests in the engine's batch.", (), [((), row.get(Field.RUNNING))])
+        yield Gauge("num_requests_waiting", "Requests in the engine's queue.", (), [((), row.get(Field.WAITING))])
+        yield Gauge("engine_up", "1 if the engine serves.", (), [((), float(service.health() is None))])
+        for name, text, cell, scale in (
+            ("http_requests_active", "HTTP requests being answered.", Cell.IN_FLIGHT, 1.0),
+            ("connections", "Open connections.", Cell.CONNECTIONS, 1.0),
+            ("event_loop_lag_seconds", "How late the last timer of the loop was.", Cell.LOOP_LAG, 1e-9),
+        ):
+            yield Gauge(name, text, ("slot",), [((str(slot.number),), slot.get(cell) * scale) for slot in slots])
+        up = [((str(slot.number),), float(slot.is_serving)) for slot in slots]
+        yield Gauge("api_server_up", "1 if the slot has a serving API server.", ("slot",), up)
+        deaths = service.board.get(PoolCell.WORKER_DEATHS)
+        yield Gauge("api_server_deaths", "API servers that died and were replaced.", (), [((), deaths)])
+
+    async def pool(self, call: Call) -> None:
+        """Every process of the pool; psutil reads /proc, so it runs beside the loop."""
+        document = await asyncio.to_thread(self._pool_document)
+        await call.respond(200, _encode(document))
+
+    def _pool_document(self) -> dict[str, Any]:
+        service = self._service
+        board, row = service.board, service.engine_row
+        parent = psutil.Process().ppid()
+        engine = {
+            "state": row.state.name.lower(),
+            "epoch": row.get(Field.EPOCH),
+            "running": row.get(Field.RUNNING),
+            "waiting": row.get(Field.WAITING),
+            "requests": row.get(Field.REQUESTS),
+            "output_tokens": row.get(Field.OUTPUT_TOKENS),
+            "seconds_since_heartbeat": round(row.seconds_since_beat, 3),
+            **_usage_of(row.get(Field.PID)),
+        }
+        return {
+            "state": service.readiness() or "ready",
+            "answered_by": service.slot.number,
+            "api_server_count": board.count,
+            "api_server_deaths": board.get(PoolCell.WORKER_DEATHS),
+            "uptime_seconds": round((time.monotonic_ns() - board.get(PoolCell.STARTED)) / 1e9, 1),
+            "supervisor": {"role": "supervisor", **_usage_of(parent)},
+            "processes": [_worker(slot) for slot in board.slots],
+            "engine": {"role": "engine", **engine},
+        }
+
+
+def _worker(slot: Slot) -> dict[str, Any]:
+    now = time.monotonic_ns()
+    alive = slot.state not in (WorkerState.DEAD, WorkerState.EMPTY)
+    return {
+        "role": "api",
+        "slot": slot.number,
+        "state": slot.state.name.lower(),
+        "generation": slot.get(Cell.GENERATION),
+        "age_seconds": round((now - slot.get(Cell.STARTED)) / 1e9, 1) if alive else None,
+        "connections": slot.get(Cell.CONNECTIONS),
+        "in_flight": slot.get(Cell.IN_FLIGHT),
+        "engine_requests": slot.get(Cell.ENGINE_REQUESTS),
+        "requests": slot.get(Cell.REQUESTS),
+        "loop_lag_ms": round(slot.get(Cell.LOOP_LAG) / 1e6, 3),
+        **_usage_of(slot.get(Cell.PID)),
+    }
+
+
+def _usage_of(pid: int) -> dict[str, Any]:
+    """CPU seconds and memory of a process; only its pid if it is gone."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            cpu = process.cpu_times()
+            memory = process.memory_full_info()
+    except psutil.Error:
+        return {"pid": pid}
+    return {
+        "pid": pid,
+        "cpu_seconds": round(cpu.user + cpu.system, 3),
+        "rss_bytes": memory.rss,
+        "uss_bytes": memory.uss,
+    }
+
+
+def _model(card: Card, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "type": "model",
+        "display_name": name,
+        "created": card.created,
+        "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(card.created)),
+        "owned_by": "apiserver-pool",
+        "root": card.root,
+        "parent": None,
+        "max_model_len": card.max_model_len,
+        "permission": [],
+    }

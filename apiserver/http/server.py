@@ -1,0 +1,173 @@
+"""A worker's HTTP server: its accept loop on the shared socket, its connections, its drain.
+
+Accepting. All workers watch one inherited listening socket, and uvloop's own server would accept until nothing is left,
+so a burst of connections would land on whoever wakes first (measured on a peer: 8 connections on 1 to 3 of 4 workers).
+So each accepts one connection at a time, and only while no serving worker has fewer open ones; a worker that yields
+looks again after a millisecond and after five looks takes the connection anyway: the other may be busy.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from email.utils import formatdate
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from apiserver.board import Board, Slot
+from apiserver.config import HttpSettings
+from apiserver.http.connection import Connection
+
+_YIELD_SECONDS = 0.001
+_MOST_YIELDS = 5
+_SWEEP_SECONDS = 1.0
+_RETIRED_IDLE_SECONDS = 0.5  # how long a retired connection may still bring a request that was on its way
+
+log = logging.getLogger("apiserver.http")
+
+
+class HttpServer:
+    """`start` once, `drain` once; all on the worker's loop."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listeners: Sequence[socket.socket],
+        board: Board,
+        slot: Slot,
+        settings: HttpSettings,
+        tls: ssl.SSLContext | None,
+        max_body_bytes: int,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listeners = listeners
+        self._board = board
+        self._slot = slot
+        self._settings = settings
+        self._tls = tls
+        self._max_body_bytes = max_body_bytes
+        self._config = uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            root_path=settings.root_path,
+            timeout_keep_alive=int(settings.keep_alive_seconds),
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._accepting = False
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def connections(self) -> "set[Connection]":
+        return self._state.connections
+
+    def start(self) -> None:
+        self._set_date()
+        self._sweeper = asyncio.create_task(self._sweep())
+        self._accepting = True
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._watch(listener)
+
+    # ---- accept ----
+
+    def _watch(self, listener: socket.socket) -> None:
+        if self._accepting:
+            self._loop.add_reader(listener.fileno(), self._on_readable, listener, 0)
+
+    def _on_readable(self, listener: socket.socket, yields: int) -> None:
+        if not self._accepting:
+            return
+        if yields < _MOST_YIELDS and not self._board.is_least_loaded(self._slot):
+            if yields == 0:
+                self._loop.remove_reader(listener.fileno())  # level-triggered: it would spin
+            self._loop.call_later(_YIELD_SECONDS, self._on_readable, listener, yields + 1)
+            return
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            connection = None  # another worker was faster, or the client has gone
+        except OSError as error:
+            if not self._board.is_draining:
+                log.error("accept failed: %s", error)
+            self._loop.remove_reader(listener.fileno())
+            if self._board.is_draining:
+                return  # the door is shut
+            self._loop.call_later(_SWEEP_SECONDS, self._watch, listener)  # out of descriptors: give it time
+            return
+        if connection is not None:
+            self._take(connection)
+        if yields:
+            self._watch(listener)
+
+    def _take(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._connect(connection))
+        self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        def protocol() -> Connection:
+            return Connection(self._config, self._state, self._slot, self._settings, self._max_body_bytes)
+
+        try:
+            await self._loop.connect_accepted_socket(protocol, connection, ssl=self._tls)
+        except (OSError, ssl.SSLError) as error:
+            log.debug("a connection failed in its handshake: %s", error)
+            connection.close()
+
+    # ---- upkeep ----
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self._set_date()
+            self._sweep_connections(self._settings.keep_alive_seconds)
+
+    def _sweep_connections(self, idle_seconds: float) -> None:
+        now = time.monotonic()
+        for connection in list(self.connections):
+            connection.sweep(now, idle_seconds)
+
+    def _set_date(self) -> None:
+        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+
+    # ---- the end ----
+
+    def stop_accepting(self) -> None:
+        self._accepting = False
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+
+    async def drain(self, seconds: float) -> int:
+        """Let running requests finish, for `seconds` at most. Returns how many had not."""
+        deadline = time.monotonic() + seconds
+        for connection in list(self.connections):
+            connection.retire()
+        while self.connections and time.monotonic() < deadline:
+            self._sweep_connections(_RETIRED_IDLE_SECONDS)
+            await asyncio.sleep(0.02)
+        return sum(connection.is_busy for connection in self.connections)
+
+    async def close(self) -> None:
+        """Whatever is left: its transport is closed, its task cancelled."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.transport.close()
+        tasks = list(self._state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

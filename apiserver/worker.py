@@ -1,0 +1,153 @@
+"""One API server, from the fork to its end: client, pipeline, application, HTTP server, heartbeat."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import uvloop
+
+from apiserver import log as logs
+from apiserver.board import Board, Cell, Slot, WorkerState
+from apiserver.card import Limits
+from apiserver.config import AccessSettings, HttpSettings, ModelSettings
+from apiserver.http.app import create_app
+from apiserver.http.server import HttpServer
+from apiserver.http.service import Service
+from apiserver.metrics import Metrics
+from apiserver.pipeline import Pipeline
+from apiserver.pipeline.preprocess import Preprocessor
+from apiserver.tokenizer import Tokenizer
+from apiserver.tokenizer.template import ChatTemplate
+from engine_bridge.client import EngineClient
+from engine_bridge.status import EngineRow, EngineState, Field
+from engine_bridge.transport import make_context
+
+_BEAT_SECONDS = 0.1
+_ERROR_END_SECONDS = 1.0  # after the drain's limit: time for the error ends to leave
+
+log = logging.getLogger("apiserver.worker")
+
+
+@dataclass(frozen=True)
+class Preloaded:
+    """What the parent loaded before the fork; every worker has it copy-on-write."""
+
+    board: Board
+    engine_row: EngineRow
+    listeners: Sequence[socket.socket]
+    engine_address: Callable[[int], str]  # epoch → address
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    special_tokens: Mapping[str, str]
+    metrics: Metrics
+    model: ModelSettings
+    http: HttpSettings
+    access: AccessSettings
+    limits: Limits
+    tls: ssl.SSLContext | None
+    created: int
+    log_level: str
+
+
+def run(preloaded: Preloaded, slot: int) -> int:
+    """Serve until told to stop. Called in the forked child; returns its exit code."""
+    logs.set_up(preloaded.log_level, f"api-{slot}")
+    return uvloop.run(_Worker(preloaded, preloaded.board.slot(slot)).serve())
+
+
+class _Worker:
+    def __init__(self, preloaded: Preloaded, slot: Slot) -> None:
+        self._preloaded = preloaded
+        self._slot = slot
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def serve(self) -> int:
+        preloaded, slot = self._preloaded, self._slot
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop_signal)
+        context = make_context()
+        client = EngineClient(context, f"api-{slot.number}.{os.getpid()}")
+        heart = asyncio.create_task(self._beat(client))
+        preloaded.metrics.bind(slot.metrics)
+        server = HttpServer(
+            create_app(self._service(client), preloaded.http, preloaded.access),
+            preloaded.listeners,
+            preloaded.board,
+            slot,
+            preloaded.http,
+            preloaded.tls,
+            preloaded.limits.max_body_bytes,
+        )
+        server.start()
+        slot.state = WorkerState.READY
+        await self._stop.wait()
+        slot.state = WorkerState.DRAINING
+        await self._drain(server, client)
+        heart.cancel()
+        await asyncio.gather(heart, return_exceptions=True)
+        client.disconnect("the API server is stopping")
+        context.term()
+        return 0
+
+    def _service(self, client: EngineClient) -> Service:
+        preloaded = self._preloaded
+        preprocessor = Preprocessor(preloaded.tokenizer, preloaded.template, preloaded.special_tokens)
+        return Service(
+            board=preloaded.board,
+            slot=self._slot,
+            engine_row=preloaded.engine_row,
+            client=client,
+            pipeline=Pipeline(client, preprocessor),
+            metrics=preloaded.metrics,
+            model=preloaded.model,
+            limits=preloaded.limits,
+            tokenizer_vocab_size=preloaded.tokenizer.vocab_size,
+            created=preloaded.created,
+        )
+
+    def _on_stop_signal(self) -> None:
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    async def _drain(self, server: HttpServer, client: EngineClient) -> None:
+        """Running requests finish; what has not by the limit gets an error end before it is cut."""
+        server.stop_accepting()
+        draining = asyncio.create_task(server.drain(self._preloaded.http.drain_seconds))
+        hurried = asyncio.create_task(self._stop_now.wait())
+        await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        draining.cancel()
+        await asyncio.gather(hurried, draining, return_exceptions=True)
+        if any(connection.is_busy for connection in server.connections):
+            log.warning("ending %d requests that did not finish in time", client.in_flight)
+            client.end_all("the server is shutting down")
+            await server.drain(_ERROR_END_SECONDS)
+        await server.close()
+
+    async def _beat(self, client: EngineClient) -> None:
+        """Say that the loop turns, and follow the engine: a new epoch has a new address, a dead one answers nobody."""
+        row, cells = self._preloaded.engine_row, self._slot.cells
+        epoch = 0
+        due = time.monotonic_ns()
+        while True:
+            now = time.monotonic_ns()
+            cells[Cell.HEARTBEAT] = now
+            cells[Cell.LOOP_LAG] = max(0, now - due)
+            cells[Cell.ENGINE_REQUESTS] = client.in_flight
+            current = row.get(Field.EPOCH)
+            if current != epoch:
+                epoch = current
+                client.connect(self._preloaded.engine_address(epoch))
+            elif row.state is EngineState.DEAD and client.down_reason is None:
+                client.disconnect("the engine died")
+            due = now + int(_BEAT_SECONDS * 1e9)
+            await asyncio.sleep(_BEAT_SECONDS)

@@ -1,0 +1,48 @@
+"""Pools that many tests share, and one for a test alone."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.pool import ECHO_TEMPLATE, Pool, running_pool
+
+StartPool = Callable[..., AbstractContextManager[Pool]]
+
+
+@pytest.fixture
+def start_pool(tmp_path: Path) -> StartPool:
+    """`with start_pool(*flags, engine=[...]) as pool:` for a test that needs a pool of its own."""
+    number = iter(range(1000))
+
+    def start(*flags: str, **options: object) -> AbstractContextManager[Pool]:
+        return running_pool(tmp_path / f"pool-{next(number)}.log", *flags, **options)  # pyright: ignore[reportArgumentType]
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def echo_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Two API servers and a sim that answers with the prompt's own ids, one token a byte."""
+    output = tmp_path_factory.mktemp("echo") / "pool.log"
+    flags = ("--api-server-count", "2", "--chat-template", ECHO_TEMPLATE, "--max-model-len", "20000")
+    with running_pool(output, *flags, engine=["--mode", "echo"]) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def seeded_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Four API servers and a sim with its own words, a millisecond a step."""
+    output = tmp_path_factory.mktemp("seeded") / "pool.log"
+    flags = ("--api-server-count", "4", "--max-model-len", "4096")
+    with running_pool(output, *flags, engine=["--step-ms", "1"]) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def embed_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Two API servers and a sim that makes vectors."""
+    output = tmp_path_factory.mktemp("embed") / "pool.log"
+    with running_pool(output, "--api-server-count", "2", "--max-model-len", "512", engine=["--task", "embed"]) as pool:
+        yield pool
