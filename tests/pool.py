@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import openai
 import psutil
 
 START_SECONDS = 40.0
@@ -43,6 +44,7 @@ class Pool:
         self.url = url
         self._output = output
         self.client = httpx.Client(base_url=url, timeout=30.0)
+        self.openai = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=30.0)
 
     @property
     def log(self) -> str:
@@ -83,9 +85,13 @@ class Pool:
                 total += float(found.group(3))
         return total
 
+    def close_clients(self) -> None:
+        self.client.close()
+        self.openai.close()
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Signal the supervisor and return its exit code."""
-        self.client.close()
+        self.close_clients()
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(STOP_SECONDS)
@@ -120,7 +126,7 @@ def running_pool(
         yield pool
     finally:
         if pool is not None:
-            pool.client.close()
+            pool.close_clients()
         _end(process)
 
 

@@ -1,13 +1,10 @@
 """The main job, end to end."""
 
-from openai import OpenAI
-
 from tests.pool import Pool
 
 
 def test_a_streamed_chat_completion_says_what_the_engine_said(echo_pool: Pool) -> None:
-    client = OpenAI(base_url=echo_pool.url + "/v1", api_key="none")
-    stream = client.chat.completions.create(
+    stream = echo_pool.openai.chat.completions.create(
         model="sim", messages=[{"role": "user", "content": "Grüße, 世界 🎉"}], stream=True
     )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
@@ -15,7 +12,6 @@ def test_a_streamed_chat_completion_says_what_the_engine_said(echo_pool: Pool) -
 
 
 def test_embeddings_come_back_for_each_input(embed_pool: Pool) -> None:
-    client = OpenAI(base_url=embed_pool.url + "/v1", api_key="none")
-    answer = client.embeddings.create(model="sim", input=["a", "b"])
+    answer = embed_pool.openai.embeddings.create(model="sim", input=["a", "b"])
     assert [item.index for item in answer.data] == [0, 1]
     assert answer.data[0].embedding != answer.data[1].embedding
