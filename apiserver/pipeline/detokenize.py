@@ -1,16 +1,17 @@
 """Token ids → text, one choice at a time: whole characters only, in linear time, equal to the tokenizer's own decode.
 
-Theory. `tokenizers` decodes a whole list; a stream needs the difference that each id makes. `DecodeStream` computes it
-by decoding the held ids again and again (quadratic on runs of invalid bytes) and never gives back the tail of an
-unfinished character. But what a decoder does is known from its description, and two families cover every model that
-generates:
+Theory. `tokenizers` decodes a whole list; a stream needs the difference that each id makes. Its `DecodeStream` computes
+that by decoding the held ids again and again (quadratic on runs of invalid bytes), never gives back the tail of an
+unfinished character, and fails where a text changes under it. But what a decoder does is known from its description,
+and two families cover nearly every model that generates:
 
 - byte level: each token is some bytes, the text is their UTF-8 decoding with replacement. An incremental UTF-8 decoder
   does the same in one pass (Rust's and Python's replacement both follow Unicode's "maximal subpart" rule).
 - byte fallback (sentencepiece): pieces are text, `<0x..>` tokens are bytes; a run of byte tokens that is not valid
   UTF-8 as a whole becomes one U+FFFD a byte, so a run can be told only when it ends.
 
-Anything else goes through `DecodeStream`, with the held ids kept here so that the tail is not lost.
+Anything else (WordPiece, Metaspace, a sequence of steps) is decoded through a window: the new ids behind a few old
+ones, since what a token adds depends on its place (first or not) and on its neighbours, never on what is far away.
 """
 
 import codecs
@@ -19,6 +20,9 @@ from typing import Protocol
 from apiserver.tokenizer import Tokenizer
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
+
+_CONTEXT = 8  # ids that stay in the window: more bytes than a character has, and one token at least before the next
+_WINDOW = 32  # ids at which the window is cut back to that; bounds what one token costs
 
 
 class Detokenizer(Protocol):
@@ -37,7 +41,7 @@ def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Deto
         case "byte_fallback":
             return _ByteFallback(tokenizer, skip_special_tokens)
         case "other":
-            return _Stepwise(tokenizer, skip_special_tokens)
+            return _Windowed(tokenizer, skip_special_tokens)
 
 
 class _ByteLevel:
@@ -67,13 +71,17 @@ class _ByteFallback:
         self._strip = tokenizer.strips_leading_space
 
     def feed(self, token_id: int) -> str:
+        tokenizer = self._tokenizer
         if token_id in self._special:
             return ""
-        byte = self._tokenizer.fallback_byte(token_id)
+        byte = tokenizer.fallback_byte(token_id)
         if byte is not None:
             self._run.append(byte)
             return ""
-        return self._lead(self._end_run() + self._tokenizer.token_bytes(token_id).decode())
+        text = tokenizer.token_bytes(token_id).decode()
+        if not text and not tokenizer.has_token(token_id):
+            return ""  # the decoder never sees such an id, so it does not end a run of bytes either
+        return self._lead(self._end_run() + text)
 
     def flush(self) -> str:
         return self._lead(self._end_run())
@@ -95,22 +103,41 @@ class _ByteFallback:
         return text
 
 
-class _Stepwise:
-    __slots__ = ("_held", "_skip", "_step", "_tokenizer")
+class _Windowed:
+    __slots__ = ("_skip", "_special", "_told", "_tokenizer", "_window")
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._step = tokenizer.decode_stream(skip_special_tokens)
-        self._held: list[int] = []
+        self._special = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._window: list[int] = []
+        self._told = 0  # characters of the window's text
 
     def feed(self, token_id: int) -> str:
-        self._held.append(token_id)
-        text = self._step(token_id)
-        if text is None:
-            return ""
-        self._held.clear()
-        return text
+        tokenizer = self._tokenizer
+        if token_id in self._special or not tokenizer.has_token(token_id):
+            return ""  # the decoder never sees it, so it must not be the token before another
+        self._window.append(token_id)
+        if tokenizer.fallback_byte(token_id) is not None:
+            return ""  # a run of bytes can be told only when it ends
+        text = self._decode()
+        # One more byte may turn the U+FFFD at the end into a character; what stands before it is decided.
+        size = _decided(text)
+        delta = text[self._told : size]
+        if len(self._window) >= _WINDOW:
+            del self._window[:-_CONTEXT]
+            self._told = _decided(self._decode())
+        else:
+            self._told = max(self._told, size)
+        return delta
 
     def flush(self) -> str:
-        return self._tokenizer.decode(self._held, skip_special_tokens=self._skip) if self._held else ""
+        return self._decode()[self._told :] if self._window else ""
+
+    def _decode(self) -> str:
+        return self._tokenizer.decode(self._window, skip_special_tokens=self._skip)
+
+
+def _decided(text: str) -> int:
+    """How many characters of this text more tokens cannot change."""
+    return len(text) - text.endswith("\ufffd")
