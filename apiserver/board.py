@@ -1,10 +1,10 @@
 """The page of shared memory that every process of the pool sees: one slot an API server.
 
 Made (as an anonymous memory file) before the first fork and mapped by all, so any API server can answer for the pool.
-Each slot has one writer, its worker; the supervisor writes PID, GENERATION, STATE and STARTED, when it forks and when
-it reaps. Cells are aligned 8 bytes, so no reader sees half a value. The second part of a slot holds that worker's
-metrics as float64: they belong to the slot, not to the process, so a replaced worker counts on where the dead one
-stopped and nothing is left behind.
+Each slot has one writer, its worker; before it forks one, and after it has reaped it, that is the supervisor. Cells are
+aligned 8 bytes, so no reader sees half a value. The second part of a slot holds that worker's metrics as float64: they
+belong to the slot, not to the process, so a replaced worker counts on where the dead one stopped and nothing is left
+behind.
 """
 
 import mmap
@@ -34,6 +34,7 @@ class Cell(IntEnum):
     LOOP_LAG = 7  # ns by which the last heartbeat was late
     REQUESTS = 8
     ENGINE_REQUESTS = 9  # requests of this worker that the engine has not ended
+    ENGINE_EPOCH = 10  # of the engine core that has welcomed this worker; 0 = none yet
 
 
 class PoolCell(IntEnum):
@@ -44,6 +45,9 @@ class PoolCell(IntEnum):
     STARTED = 2
     WORKER_DEATHS = 3
 
+
+BEAT_LIMIT_SECONDS = 1.5
+"""A loop that has not turned for this long (it beats ten times a second) is not to be counted on."""
 
 MAX_SLOTS = 256
 _POOL_BYTES = mmap.PAGESIZE
@@ -80,12 +84,30 @@ class Slot:
     def is_serving(self) -> bool:
         return self.cells[Cell.STATE] == WorkerState.READY
 
-    def occupy(self, pid: int, generation: int) -> None:
-        """A new worker lives here: what described the last one goes, the metrics stay."""
-        for cell in (Cell.CONNECTIONS, Cell.IN_FLIGHT, Cell.LOOP_LAG, Cell.ENGINE_REQUESTS):
-            self.cells[cell] = 0
+    @property
+    def seconds_since_beat(self) -> float:
+        return (time.monotonic_ns() - self.cells[Cell.HEARTBEAT]) / 1e9
+
+    @property
+    def seconds_since_start(self) -> float:
+        return (time.monotonic_ns() - self.cells[Cell.STARTED]) / 1e9
+
+    @property
+    def is_responsive(self) -> bool:
+        """Whether it serves and its loop turns; the others neither balance with it nor wait for it."""
+        return self.is_serving and self.seconds_since_beat < BEAT_LIMIT_SECONDS
+
+    @property
+    def is_idle(self) -> bool:
+        return self.cells[Cell.IN_FLIGHT] == 0
+
+    def occupy(self, generation: int) -> None:
+        """A new worker will live here: what described the last one goes, the metrics stay.
+
+        To be called before the fork: the child may run, and say that it is ready, before its parent runs again.
+        """
+        self._clear()
         now = time.monotonic_ns()
-        self.cells[Cell.PID] = pid
         self.cells[Cell.GENERATION] = generation
         self.cells[Cell.STARTED] = now
         self.cells[Cell.HEARTBEAT] = now
@@ -94,7 +116,17 @@ class Slot:
     def vacate(self) -> None:
         """Its worker is dead; whoever balances by connections must not count them."""
         self.cells[Cell.STATE] = WorkerState.DEAD
-        for cell in (Cell.PID, Cell.CONNECTIONS, Cell.IN_FLIGHT, Cell.ENGINE_REQUESTS):
+        self._clear()
+
+    def _clear(self) -> None:
+        for cell in (
+            Cell.PID,
+            Cell.CONNECTIONS,
+            Cell.IN_FLIGHT,
+            Cell.LOOP_LAG,
+            Cell.ENGINE_REQUESTS,
+            Cell.ENGINE_EPOCH,
+        ):
             self.cells[cell] = 0
 
 
@@ -143,9 +175,11 @@ class Board:
     def get(self, cell: PoolCell) -> int:
         return self._pool[cell]
 
-    def is_least_loaded(self, slot: Slot) -> bool:
-        """Whether no serving worker has fewer open connections than this one."""
+    def less_loaded(self, slot: Slot) -> list[Slot]:
+        """The responsive workers that have fewer open connections than this one."""
         own = slot.cells[Cell.CONNECTIONS]
-        return all(
-            other.cells[Cell.CONNECTIONS] >= own for other in self.slots if other.cells[Cell.STATE] == WorkerState.READY
-        )
+        return [other for other in self.slots if other.cells[Cell.CONNECTIONS] < own and other.is_responsive]
+
+    def is_connected(self, epoch: int) -> bool:
+        """Whether every responsive worker has been welcomed by the engine core of this epoch."""
+        return all(slot.get(Cell.ENGINE_EPOCH) == epoch for slot in self.slots if slot.is_responsive)

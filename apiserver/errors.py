@@ -17,18 +17,25 @@ ApiError
 
 from typing import ClassVar
 
+_MOST_MESSAGE = 1000
+_MOST_PARAM = 200
+
 
 class ApiError(Exception):
-    """Base. `type` and `code` are OpenAI's words; other dialects map from them or from the status."""
+    """Base. `type` and `code` are OpenAI's words; other dialects map from them or from the status.
+
+    Message and param are for the client to read: never its own text at length, and always something that has a UTF-8
+    form, whatever they quote (an error that cannot be written down kills the answer: llama.cpp#9210).
+    """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "InternalServerError"
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = _readable(message, _MOST_MESSAGE)
+        self.param = None if param is None else _readable(param, _MOST_PARAM)
         self.code = code
+        super().__init__(self.message)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -78,6 +85,11 @@ class TooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """The rest of the body is not read, so nothing can follow it."""
+        return {"connection": "close"}
+
 
 class UnsupportedEncoding(ApiError):
     status = 415
@@ -106,3 +118,14 @@ class Unavailable(ApiError):
     @property
     def headers(self) -> dict[str, str]:
         return {"retry-after": str(self.retry_after_seconds)}
+
+
+def shown(value: object) -> str:
+    """A value of the client's as an error message may quote it."""
+    return _readable(value if isinstance(value, str) else repr(value), 40)
+
+
+def _readable(text: str, most: int) -> str:
+    if len(text) > most:
+        text = text[: most - 1] + "…"
+    return text.encode(errors="replace").decode()

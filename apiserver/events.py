@@ -11,7 +11,7 @@ from engine_bridge.wire import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """A prompt as the engine gets it. `text` is None where the client sent ids and nobody needed the text."""
+    """A prompt as the engine gets it. `text` is None where the client sent ids and nobody needs the text."""
 
     token_ids: list[int]
     text: str | None
@@ -27,6 +27,7 @@ class TokenLogprob:
     text: str  # may hold U+FFFD where the token is part of a character
     raw: bytes  # the token's true bytes
     top: tuple["TokenLogprob", ...] = ()
+    offset: int = 0  # where it begins in prompt + completion, in characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,11 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More text of one choice: whole characters, no part of a stop string."""
+    """More text of one choice: whole characters, no part of a stop string.
+
+    `token_ids` are the ids since the last delta, the ones whose text is still held back included. A delta without text
+    comes only where the client asked for ids or logprobs.
+    """
 
     index: int
     text: str

@@ -42,6 +42,7 @@ class ServeSettings:
     clamp_max_tokens: bool
     trust_request_chat_template: bool
     api_server_count: int
+    api_server_timeout: float
     drain_delay: float
     log_level: str
     listen: ListenSettings
@@ -90,6 +91,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("pool")
     group.add_argument(
         "--api-server-count", "-asc", "--tokenizer-worker-num", type=int, default=4, metavar="N", help="default 4"
+    )
+    group.add_argument(
+        "--api-server-timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="replace an API server whose event loop has stood still for so long",
     )
     group.add_argument(
         "--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="for running requests at SIGTERM"
@@ -160,6 +168,7 @@ def parse_serve(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Se
         clamp_max_tokens=options.clamp_max_tokens,
         trust_request_chat_template=options.trust_request_chat_template,
         api_server_count=options.api_server_count,
+        api_server_timeout=options.api_server_timeout,
         drain_delay=options.drain_delay,
         log_level=options.log_level,
         listen=_listen(options),
@@ -173,6 +182,8 @@ def parse_serve(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Se
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if not 1 <= options.api_server_count <= MAX_SLOTS:
         parser.error(f"--api-server-count must be 1 to {MAX_SLOTS}")
+    if options.api_server_timeout < 1:
+        parser.error("--api-server-timeout must be at least 1 second")
     if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
         parser.error("--ssl-certfile and --ssl-keyfile go together")
     if options.root_path and not options.root_path.startswith("/"):

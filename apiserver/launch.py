@@ -19,7 +19,7 @@ from apiserver.config import ListenSettings, ModelSettings
 from apiserver.flags import ServeSettings
 from apiserver.http.app import ROUTES
 from apiserver.metrics import Metrics
-from apiserver.supervisor import DrainSettings, EngineCommand, Supervisor
+from apiserver.supervisor import EngineCommand, Patience, Supervisor
 from apiserver.tokenizer.byte import CHAT_TEMPLATE, byte_tokenizer_json
 from apiserver.tokenizer.hf import HfTokenizer
 from apiserver.tokenizer.messages import TemplateError
@@ -42,6 +42,7 @@ class _Plan:
     path: str
     engine: str
     tokenizer: str | None
+    chat_template: str | None = None
 
 
 def serve(settings: ServeSettings) -> int:
@@ -109,7 +110,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, run_directory: 
         lambda slot: worker.run(preloaded, slot),
         command,
         row,
-        DrainSettings(settings.drain_delay, settings.http.drain_seconds),
+        Patience(settings.drain_delay, settings.http.drain_seconds, settings.api_server_timeout),
         on_ready=lambda: _announce(settings, model, names, tokenizer.name, board, row, _port(listener)),
     )
     # What is alive now lives for ever and is shared: the collector need not touch (and so copy) its pages.
@@ -175,7 +176,8 @@ def _resolve(settings: ServeSettings) -> _Plan:
         raise LaunchError(f"{settings.model} wants the engine {model.engine}, which this version does not have yet")
     if model.demo is not None:
         models.fetch(model.demo.name)
-    return _Plan(model.name, model.path, model.engine, settings.tokenizer or model.tokenizer)
+    template = models.data_file(model.demo.chat_template) if model.demo and model.demo.chat_template else None
+    return _Plan(model.name, model.path, model.engine, settings.tokenizer or model.tokenizer, template)
 
 
 def _load_tokenizer(
@@ -187,8 +189,9 @@ def _load_tokenizer(
         files = prepare(model.tokenizer, models.cache_root() / "tokenizers")
         tokenizer = HfTokenizer.load(files.tokenizer_json)
         template, special = files.chat_template, files.special_tokens
-    if settings.chat_template is not None:
-        template = _read_template(settings.chat_template)
+    better = settings.chat_template or model.chat_template
+    if better is not None:
+        template = _read_template(better)
     return tokenizer, files, ChatTemplate(template, special) if template is not None else None
 
 

@@ -2,9 +2,10 @@
 
 All signals that matter are blocked and taken one at a time by `sigtimedwait`; there is no handler to be reentrant
 about. Children reset the mask, leave the terminal's process group (Ctrl-C reaches the supervisor alone, which drains),
-and die with it (pdeathsig), also while they load.
+and die with it (pdeathsig), also while they load. `docs/signals.md` has the table of signals and exit codes.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -17,15 +18,17 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NoReturn, Protocol
 
-from apiserver.board import Board, WorkerState
+from apiserver.board import Board, Cell, WorkerState
 
-SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 _TICK_SECONDS = 0.05
-_CRASH_LOOP_DEATHS = 5
-_CRASH_LOOP_SECONDS = 10.0
+_YOUNG_SECONDS = 3.0  # who dies younger than this has hardly served …
+_CRASH_LOOP_DEATHS = 5  # … and so many of them in a row, in one slot, are a crash loop
+_FORK_RETRY_SECONDS = 1.0
 _ENGINE_STOP_SECONDS = 5.0
-_LAST_WORDS_SECONDS = 2.0  # after the engine's death: workers tell every client before they go
+_LOADING_ENGINE_STOP_SECONDS = 1.0  # it has nobody to answer, and loading code may not listen
+_LAST_WORDS_SECONDS = 2.0  # after a fault: workers tell every client before they go
 _KILL_GRACE_SECONDS = 3.0  # beyond the drain's own limit, before SIGKILL
 
 log = logging.getLogger("apiserver.supervisor")
@@ -33,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ExitCode(IntEnum):
-    """What the pool's exit says; `docs/signals.md` has the table."""
+    """What the pool's exit says."""
 
     STOPPED = 0
     CANNOT_START = 3  # an API server or the engine failed to start
@@ -47,6 +50,9 @@ class EngineStatus(Protocol):
     @property
     def is_ready(self) -> bool: ...
 
+    @property
+    def has_been_ready(self) -> bool: ...
+
     def mark_dead(self) -> None: ...
 
 
@@ -59,11 +65,13 @@ class EngineCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainSettings:
-    """Seconds: `delay` between "not ready" and shutting the door, `timeout` for running requests."""
+class Patience:
+    """Seconds: `drain_delay` between "not ready" and shutting the door, `drain` for running requests; `liveness` is
+    how long a worker's loop may stand still."""
 
-    delay: float = 0.0
-    timeout: float = 30.0
+    drain_delay: float
+    drain: float
+    liveness: float
 
 
 class _Phase(Enum):
@@ -83,7 +91,7 @@ class Supervisor:
         run_worker: Callable[[int], int],
         engine_command: EngineCommand,
         engine_status: EngineStatus,
-        drain: DrainSettings,
+        patience: Patience,
         on_ready: Callable[[], None],
     ) -> None:
         self._board = board
@@ -91,16 +99,18 @@ class Supervisor:
         self._run_worker = run_worker
         self._engine_command = engine_command
         self._engine_status = engine_status
-        self._drain = drain
+        self._patience = patience
         self._on_ready = on_ready
         self._workers: dict[int, int] = {}  # pid → slot
+        self._vacant: dict[int, float] = {}  # slot → when to try its fork again
         self._engine_pid: int | None = None
         self._generation = 0
-        self._deaths: list[float] = []
+        self._young_deaths = [0] * board.count  # in a row, by slot
         self._phase = _Phase.RUNNING
         self._deadline: float | None = None
         self._exit_code = ExitCode.STOPPED
         self._said_ready = False
+        self._last_tick = self._awake_since = time.monotonic()
         self._pid = os.getpid()
 
     def run(self) -> int:
@@ -113,35 +123,38 @@ class Supervisor:
             match received.si_signo if received is not None else None:
                 case signal.SIGCHLD:
                     self._reap()
-                case signal.SIGTERM | signal.SIGINT | signal.SIGQUIT:
+                case signal.SIGTERM | signal.SIGINT:
                     self._on_stop_signal()
+                case signal.SIGQUIT:
+                    self._stop_at_once(ExitCode.STOPPED)
+                case signal.SIGHUP:
+                    log.info("SIGHUP: nothing is read again in this version")
                 case _:
-                    self._janitor()
+                    pass
+            self._janitor(time.monotonic())
         return self._exit_code
 
     # ---- children ----
 
     def _fork_worker(self, slot: int) -> None:
-        self._require_one_thread()
         self._generation += 1
-        pid = os.fork()
-        if pid == 0:
-            self._in_child(lambda: self._run_worker(slot))
+        self._board.slot(slot).occupy(self._generation)
+        pid = self._fork(lambda: self._run_worker(slot))
         self._workers[pid] = slot
-        self._board.slot(slot).occupy(pid, self._generation)
 
     def _start_engine(self) -> None:
-        self._require_one_thread()
         command = self._engine_command
+        self._engine_pid = self._fork(lambda: _exec(command))
+
+    def _fork(self, action: Callable[[], int]) -> int:
+        """A child that acts. A fork copies only the calling thread; locks that others hold would stay locked in it."""
+        threads = len(os.listdir("/proc/self/task"))
+        if threads != 1:
+            raise RuntimeError(f"the supervisor must have one thread when it forks, not {threads}")
         pid = os.fork()
         if pid == 0:
-            self._in_child(lambda: self._exec(command))
-        self._engine_pid = pid
-
-    def _exec(self, command: EngineCommand) -> NoReturn:
-        for descriptor in command.descriptors:
-            os.set_inheritable(descriptor, True)
-        os.execv(command.argv[0], list(command.argv))
+            self._in_child(action)
+        return pid
 
     def _in_child(self, action: Callable[[], int]) -> NoReturn:
         """Become a child of the pool, act, and leave without ever returning into the parent's frames."""
@@ -151,20 +164,16 @@ class Supervisor:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != self._pid:  # the parent died before the line above
                 os._exit(ExitCode.CANNOT_START)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)  # until the child has handlers of its own
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             code = action()
         except BaseException:
-            log.exception("a child of the pool failed to start")
+            log.exception("a child of the pool failed")
         finally:
             logging.shutdown()
             sys.stderr.flush()
             os._exit(code)
-
-    def _require_one_thread(self) -> None:
-        """A fork copies only the calling thread; locks that others hold would stay locked for ever."""
-        threads = len(os.listdir("/proc/self/task"))
-        if threads != 1:
-            raise RuntimeError(f"the supervisor must have one thread when it forks, not {threads}")
 
     def _reap(self) -> None:
         while True:
@@ -177,79 +186,101 @@ class Supervisor:
             code = os.waitstatus_to_exitcode(status)
             if pid == self._engine_pid:
                 self._engine_pid = None
+                _kill_group(pid)  # what it started must not outlive it
                 self._on_engine_exit(code)
             elif pid in self._workers:
                 self._on_worker_exit(self._workers.pop(pid), pid, code)
 
     def _on_worker_exit(self, slot: int, pid: int, code: int) -> None:
-        self._board.slot(slot).vacate()
+        row = self._board.slot(slot)
+        was_young, has_served = row.seconds_since_start < _YOUNG_SECONDS, row.state is not WorkerState.STARTING
+        row.vacate()
         if self._phase is not _Phase.RUNNING:
             if not self._workers:
                 self._stop_engine()
             return
-        if code == ExitCode.CANNOT_START:
+        if code == ExitCode.CANNOT_START and not has_served:
             log.error("API server %d (pid %d) could not start; stopping the pool", slot, pid)
-            self._abandon(ExitCode.CANNOT_START)
+            self._stop_at_once(ExitCode.CANNOT_START)
             return
         self._board.count_death()
-        log.warning("API server %d (pid %d) died (%s); replacing it", slot, pid, _how(code))
-        now = time.monotonic()
-        self._deaths = [death for death in self._deaths if now - death < _CRASH_LOOP_SECONDS] + [now]
-        if len(self._deaths) >= _CRASH_LOOP_DEATHS + self._board.count:
+        self._young_deaths[slot] = self._young_deaths[slot] + 1 if was_young else 0
+        if self._young_deaths[slot] >= _CRASH_LOOP_DEATHS:
             log.error(
-                "%d API servers died within %.0f s: a crash loop; stopping", len(self._deaths), _CRASH_LOOP_SECONDS
+                "API server %d (pid %d) died (%s), as did the %d before it, within %.0f s of their start: "
+                "a crash loop; stopping the pool",
+                slot,
+                pid,
+                _how(code),
+                _CRASH_LOOP_DEATHS - 1,
+                _YOUNG_SECONDS,
             )
-            self._abandon(ExitCode.CRASH_LOOP)
+            self._stop_at_once(ExitCode.CRASH_LOOP)
             return
-        self._fork_worker(slot)
+        log.warning("API server %d (pid %d) died (%s); replacing it", slot, pid, _how(code))
+        self._replace(slot)
+
+    def _replace(self, slot: int) -> None:
+        self._vacant.pop(slot, None)
+        try:
+            self._fork_worker(slot)
+        except OSError as error:  # no memory, or no process, for now
+            self._board.slot(slot).vacate()
+            self._vacant[slot] = time.monotonic() + _FORK_RETRY_SECONDS
+            log.error("cannot fork API server %d: %s; trying again", slot, error)
 
     def _on_engine_exit(self, code: int) -> None:
-        if self._phase is not _Phase.RUNNING:
-            self._engine_status.mark_dead()
-            return
-        was_ready = self._engine_status.is_ready
         self._engine_status.mark_dead()
-        if was_ready:
+        if self._phase is _Phase.STOPPING_ENGINE:
+            return
+        if self._engine_status.has_been_ready:
             log.error("the engine core died (%s); every waiting request is answered with an error", _how(code))
-            self._abandon(ExitCode.ENGINE_DIED)
-        else:
+            self._stop_at_once(ExitCode.ENGINE_DIED)
+        elif self._phase is _Phase.RUNNING:
             log.error("the engine core could not start (%s); stopping", _how(code))
-            self._abandon(ExitCode.CANNOT_START)
+            self._stop_at_once(ExitCode.CANNOT_START)
 
     # ---- the end ----
 
     def _on_stop_signal(self) -> None:
-        if self._phase is _Phase.RUNNING:
-            log.info("draining: no new connections, %.0f s for running requests", self._drain.timeout)
-            self._board.set_draining()
-            if self._drain.delay > 0:
-                self._phase, self._deadline = _Phase.DELAYING, time.monotonic() + self._drain.delay
-            else:
-                self._shut_door(self._drain.timeout)
-        else:
+        if self._phase is not _Phase.RUNNING:
             log.info("second signal: stopping at once")
-            self._shut_door(0.0)
-
-    def _abandon(self, code: ExitCode) -> None:
-        """Stop the pool because of a fault, with just enough time to tell everybody."""
-        self._exit_code = code
+            self._stop_at_once(ExitCode.STOPPED)
+            return
+        patience = self._patience
+        log.info("draining: no new connections, %.0f s for running requests", patience.drain)
         self._board.set_draining()
-        self._shut_door(_LAST_WORDS_SECONDS)
+        if patience.drain_delay > 0:
+            self._phase, self._deadline = _Phase.DELAYING, time.monotonic() + patience.drain_delay
+        else:
+            self._drain()
 
-    def _shut_door(self, seconds: float) -> None:
-        """Refuse new connections for every holder of the socket, and tell the workers to finish."""
+    def _drain(self) -> None:
+        self._shut_door(signal.SIGTERM, self._patience.drain)
+
+    def _stop_at_once(self, code: ExitCode) -> None:
+        """With just enough time to tell everybody. The first fault's code is the one that the pool exits with."""
+        if self._exit_code is ExitCode.STOPPED:
+            self._exit_code = code
+        self._board.set_draining()
+        if self._phase is not _Phase.STOPPING_ENGINE:
+            self._shut_door(signal.SIGQUIT, _LAST_WORDS_SECONDS)
+
+    def _shut_door(self, number: int, seconds: float) -> None:
+        """Refuse new connections for every holder of the socket, and have the workers finish within `seconds`."""
         self._phase, self._deadline = _Phase.DRAINING, time.monotonic() + seconds + _KILL_GRACE_SECONDS
         for listener in self._listeners:
-            try:
+            with contextlib.suppress(OSError):  # it has been shut before
                 listener.shutdown(socket.SHUT_RDWR)
-            except OSError:  # it has been shut before
-                continue
-        self._signal_workers(signal.SIGTERM)
+        self._signal_workers(number)
         if not self._workers:
             self._stop_engine()
 
     def _stop_engine(self) -> None:
-        self._phase, self._deadline = _Phase.STOPPING_ENGINE, time.monotonic() + _ENGINE_STOP_SECONDS
+        self._phase = _Phase.STOPPING_ENGINE
+        is_loaded = self._engine_status.has_been_ready
+        seconds = _ENGINE_STOP_SECONDS if is_loaded else _LOADING_ENGINE_STOP_SECONDS
+        self._deadline = time.monotonic() + seconds
         if self._engine_pid is not None:
             os.kill(self._engine_pid, signal.SIGTERM)
 
@@ -257,33 +288,77 @@ class Supervisor:
         for pid in self._workers:
             os.kill(pid, number)
 
-    def _janitor(self) -> None:
-        """Everything that is due by time."""
+    # ---- what is due by time ----
+
+    def _janitor(self, now: float) -> None:
+        if now - self._last_tick > self._patience.liveness / 2:
+            self._awake_since = now  # we ourselves stood still (a paused container): so did they, for no fault
+        self._last_tick = now
         if self._phase is _Phase.RUNNING:
             self._say_ready()
-        if self._deadline is None or time.monotonic() < self._deadline:
-            return
-        self._deadline = None
+            self._check_liveness(now)
+            for slot in [slot for slot, due in self._vacant.items() if due <= now]:
+                self._replace(slot)
+        if self._deadline is not None and now >= self._deadline:
+            self._deadline = None
+            self._on_deadline()
+
+    def _on_deadline(self) -> None:
         match self._phase:
             case _Phase.DELAYING:
-                self._shut_door(self._drain.timeout)
+                self._drain()
             case _Phase.DRAINING:
                 log.warning("%d API servers did not stop in time; killing them", len(self._workers))
                 self._signal_workers(signal.SIGKILL)
             case _Phase.STOPPING_ENGINE:
                 if self._engine_pid is not None:
-                    log.warning("the engine core did not stop in time; killing it")
+                    if self._engine_status.has_been_ready:
+                        log.warning("the engine core did not stop in time; killing it")
                     os.kill(self._engine_pid, signal.SIGKILL)
+                    _kill_group(self._engine_pid)
             case _Phase.RUNNING:
                 pass
+
+    def _check_liveness(self, now: float) -> None:
+        """Kill a worker whose loop stands still: its clients wait for nothing."""
+        limit = self._patience.liveness
+        if now - self._awake_since < limit:
+            return
+        for pid, slot in self._workers.items():
+            row = self._board.slot(slot)
+            if row.seconds_since_beat < limit:
+                continue
+            log.error("API server %d (pid %d) has not moved for %.0f s; killing it", slot, pid, limit)
+            row.set(Cell.HEARTBEAT, time.monotonic_ns())  # once is enough
+            os.kill(pid, signal.SIGKILL)
+            if row.state is WorkerState.STARTING:
+                self._stop_at_once(ExitCode.CANNOT_START)
+                return
 
     def _say_ready(self) -> None:
         if self._said_ready or not self._engine_status.is_ready:
             return
-        if all(slot.state is WorkerState.READY for slot in self._board.slots):
+        if all(slot.is_serving and slot.get(Cell.ENGINE_EPOCH) for slot in self._board.slots):
             self._said_ready = True
             self._on_ready()
 
 
+def _exec(command: EngineCommand) -> NoReturn:
+    for descriptor in command.descriptors:
+        os.set_inheritable(descriptor, True)
+    os.execv(command.argv[0], list(command.argv))
+
+
+def _kill_group(pid: int) -> None:
+    """Whatever is left in the group that this child of ours leads."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
 def _how(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,6 +1,7 @@
 """One API server, from the fork to its end: client, pipeline, application, HTTP server, heartbeat."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -30,6 +31,8 @@ from engine_bridge.transport import make_context
 
 _BEAT_SECONDS = 0.1
 _ERROR_END_SECONDS = 1.0  # after the drain's limit: time for the error ends to leave
+_WELCOME_SECONDS = 5.0  # how long a new worker waits for a loaded engine's Welcome before it serves all the same
+_EXIT_CANNOT_START = 3
 
 log = logging.getLogger("apiserver.worker")
 
@@ -67,15 +70,19 @@ class _Worker:
         self._slot = slot
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
+        self._answered = asyncio.Event()  # the engine core has answered our handshake, one way or the other
+        self._connected_to = 0  # the engine's epoch whose address we use
 
     async def serve(self) -> int:
         preloaded, slot = self._preloaded, self._slot
+        slot.set(Cell.PID, os.getpid())
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_stop_signal)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, self._on_stop_signal, number)
         context = make_context()
-        client = EngineClient(context, f"api-{slot.number}.{os.getpid()}")
-        heart = asyncio.create_task(self._beat(client))
+        client = EngineClient(context, f"api-{slot.number}.{os.getpid()}", on_change=self._on_engine_change)
+        self._client = client
+        heart = asyncio.create_task(self._beat())
         preloaded.metrics.bind(slot.metrics)
         server = HttpServer(
             create_app(self._service(client), preloaded.http, preloaded.access),
@@ -86,16 +93,24 @@ class _Worker:
             preloaded.tls,
             preloaded.limits.max_body_bytes,
         )
+        await self._meet_engine()
         server.start()
         slot.state = WorkerState.READY
         await self._stop.wait()
         slot.state = WorkerState.DRAINING
-        await self._drain(server, client)
+        await self._drain(server)
         heart.cancel()
         await asyncio.gather(heart, return_exceptions=True)
         client.disconnect("the API server is stopping")
         context.term()
-        return 0
+        return self._exit_code()
+
+    def _exit_code(self) -> int:
+        if self._client.rejection is None:
+            return 0
+        log.error("the engine core refuses this API server: %s", self._client.rejection)
+        self._slot.state = WorkerState.STARTING  # it has never been able to serve, so the pool must not go on
+        return _EXIT_CANNOT_START
 
     def _service(self, client: EngineClient) -> Service:
         preloaded = self._preloaded
@@ -113,12 +128,14 @@ class _Worker:
             created=preloaded.created,
         )
 
-    def _on_stop_signal(self) -> None:
-        if self._stop.is_set():
+    # ---- the end ----
+
+    def _on_stop_signal(self, number: int) -> None:
+        if number == signal.SIGQUIT or self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
 
-    async def _drain(self, server: HttpServer, client: EngineClient) -> None:
+    async def _drain(self, server: HttpServer) -> None:
         """Running requests finish; what has not by the limit gets an error end before it is cut."""
         server.stop_accepting()
         draining = asyncio.create_task(server.drain(self._preloaded.http.drain_seconds))
@@ -128,26 +145,48 @@ class _Worker:
         draining.cancel()
         await asyncio.gather(hurried, draining, return_exceptions=True)
         if any(connection.is_busy for connection in server.connections):
-            log.warning("ending %d requests that did not finish in time", client.in_flight)
-            client.end_all("the server is shutting down")
+            log.warning("ending %d requests of the engine that did not finish in time", self._client.in_flight)
+            self._client.retire("the server is shutting down")
             await server.drain(_ERROR_END_SECONDS)
         await server.close()
 
-    async def _beat(self, client: EngineClient) -> None:
-        """Say that the loop turns, and follow the engine: a new epoch has a new address, a dead one answers nobody."""
-        row, cells = self._preloaded.engine_row, self._slot.cells
-        epoch = 0
+    # ---- the engine ----
+
+    async def _meet_engine(self) -> None:
+        """While the engine loads, a worker serves at once (it answers 503); where it is loaded, a request that came
+        before the handshake's end would get that 503 for nothing."""
+        if self._preloaded.engine_row.is_ready:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._answered.wait(), _WELCOME_SECONDS)
+
+    def _on_engine_change(self) -> None:
+        self._slot.set(Cell.ENGINE_EPOCH, self._client.epoch)
+        if self._client.rejection is not None:
+            self._stop_now.set()
+            self._stop.set()
+        if self._client.epoch or self._client.rejection is not None:
+            self._answered.set()
+
+    async def _beat(self) -> None:
+        """Say that the loop turns, and follow the engine."""
+        cells = self._slot.cells
         due = time.monotonic_ns()
         while True:
             now = time.monotonic_ns()
             cells[Cell.HEARTBEAT] = now
             cells[Cell.LOOP_LAG] = max(0, now - due)
-            cells[Cell.ENGINE_REQUESTS] = client.in_flight
-            current = row.get(Field.EPOCH)
-            if current != epoch:
-                epoch = current
-                client.connect(self._preloaded.engine_address(epoch))
-            elif row.state is EngineState.DEAD and client.down_reason is None:
-                client.disconnect("the engine died")
+            cells[Cell.ENGINE_REQUESTS] = self._client.in_flight
+            self._follow_engine()
             due = now + int(_BEAT_SECONDS * 1e9)
             await asyncio.sleep(_BEAT_SECONDS)
+
+    def _follow_engine(self) -> None:
+        """A new epoch has a new address; a dead engine answers nobody; one that lives and dropped us takes us back."""
+        client, row = self._client, self._preloaded.engine_row
+        epoch = row.get(Field.EPOCH)
+        wants_to_connect = epoch != self._connected_to or (row.is_ready and client.down_reason is not None)
+        if wants_to_connect and not self._stop.is_set():
+            self._connected_to = epoch
+            client.connect(self._preloaded.engine_address(epoch))
+        elif row.state is EngineState.DEAD and client.down_reason is None:
+            client.disconnect("the engine died")

@@ -7,14 +7,19 @@ one merged piece of text and not a queue.
 """
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from types import TracebackType
+
+import msgspec
 
 from engine_bridge import wire
 from engine_bridge.transport import Channel, PeerGone, ZContext, dealer
 from engine_bridge.wire import Accepted, Capabilities, EngineDown, Failure, Output, Rejected, Request, Welcome
 
 Answer = wire.Output | wire.Embedding | wire.Failure
+
+log = logging.getLogger("engine_bridge.client")
 
 
 class EngineUnavailable(Exception):
@@ -30,18 +35,26 @@ class EngineDead(EngineUnavailable):
 
 
 class EngineClient:
-    """Owns the socket and knows who waits for which request id. All calls on the loop that made it."""
+    """Owns the socket and knows who waits for which request id. All calls on the loop that made it.
 
-    def __init__(self, context: ZContext, identity: str) -> None:
+    `on_change` is called after the handshake has ended, well or not, and after every disconnect.
+    """
+
+    def __init__(self, context: ZContext, identity: str, *, on_change: Callable[[], None] = lambda: None) -> None:
         self._context = context
         self._identity = identity.encode()
+        self._on_change = on_change
         self._channel: Channel | None = None
         self._next_id = 0
         self._outbox: list[wire.ToCore] = []
         self._waiting: dict[int, Submission] = {}
         self._loop = asyncio.get_running_loop()
         self.capabilities: Capabilities | None = None
+        self.epoch = 0
+        """Of the core that has welcomed us; 0 while there is none."""
         self.down_reason: str | None = None
+        self.rejection: str | None = None
+        """Why the core will never take us; asking again would not help."""
 
     def connect(self, address: str) -> None:
         """Connect, maybe again to a new incarnation, and shake hands; Welcome comes when the engine is loaded."""
@@ -52,16 +65,21 @@ class EngineClient:
 
     def disconnect(self, reason: str) -> None:
         """Drop the socket and fail whoever waits with EngineDead."""
-        self.capabilities = None
-        self.down_reason = reason
         self._outbox.clear()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        self.end_all(reason)
+        self.retire(reason)
+        self._on_change()
 
-    def end_all(self, reason: str) -> None:
-        """Fail whoever waits with EngineDead, and abort their work if there is an engine to do it."""
+    def retire(self, reason: str) -> None:
+        """Take no request any more and fail whoever waits, as `disconnect` does; but the aborts still leave."""
+        self.capabilities = None
+        self.epoch = 0
+        self.down_reason = reason
+        self._end_all(reason)
+
+    def _end_all(self, reason: str) -> None:
         waiting = self._waiting
         submissions = set(waiting.values())
         if self._channel is not None and waiting:
@@ -98,6 +116,9 @@ class EngineClient:
         self._send(wire.AbortByClientId(client_request_id))
 
     def submit(self, submission: "Submission", requests: Sequence[Request]) -> None:
+        if self.capabilities is None:  # it went between `open` and here
+            submission.fail(EngineDead(self.down_reason or "the engine is gone"))
+            return
         for request in requests:
             self._waiting[request.request_id] = submission
             self._send(request)
@@ -118,14 +139,39 @@ class EngineClient:
         if self._channel is None or not messages:
             return
         try:
-            self._channel.send([wire.encode(messages)])
-        except PeerGone as error:
-            for message in messages:
-                if isinstance(message, wire.Generate | wire.Embed):
-                    self._deliver(Failure(message.request_id, wire.FailureKind.OVERLOADED, str(error)))
+            self._channel.send([self._encode(messages)])
+        except PeerGone:
+            self._refuse(messages, wire.FailureKind.OVERLOADED, "the engine does not keep up")
+
+    def _encode(self, messages: Sequence[wire.ToCore]) -> bytes:
+        """One that cannot be encoded fails alone: the others of its turn are other clients' requests."""
+        try:
+            return wire.encode(messages)
+        except (ValueError, TypeError, OverflowError):
+            return wire.encode([message for message in messages if self._is_encodable(message)])
+
+    def _is_encodable(self, message: wire.ToCore) -> bool:
+        try:
+            wire.encode(message)
+        except (ValueError, TypeError, OverflowError) as error:
+            self._refuse([message], wire.FailureKind.INVALID, f"the request cannot be sent to the engine: {error}")
+            return False
+        return True
+
+    def _refuse(self, messages: Sequence[wire.ToCore], kind: wire.FailureKind, reason: str) -> None:
+        for message in messages:
+            if isinstance(message, wire.Generate | wire.Embed):
+                self._deliver(Failure(message.request_id, kind, reason))
 
     def _on_message(self, frames: list[bytes]) -> None:
-        for message in wire.decode_to_server(frames[-1]):
+        try:
+            messages = wire.decode_to_server(frames[-1])
+        except (ValueError, msgspec.DecodeError, RecursionError):
+            # Whose answers were in it cannot be known, so nobody may go on waiting.
+            log.exception("the engine core sent what cannot be read")
+            self.disconnect("the engine core sent what cannot be read")
+            return
+        for message in messages:
             kind = type(message)
             if kind is Output or kind is wire.Embedding or kind is Failure:
                 self._deliver(message)  # pyright: ignore[reportArgumentType]  # narrowed by `is`, which is measurably faster here
@@ -144,16 +190,28 @@ class EngineClient:
     def _on_control(self, message: wire.ToServer) -> None:
         match message:
             case Welcome():
-                self.capabilities = message.capabilities
+                self._on_welcome(message)
             case Accepted():
                 for request_id in message.request_ids:
                     submission = self._waiting.get(request_id)
                     if submission is not None:
                         submission.accept(request_id)
-            case EngineDown() | Rejected():
+            case Rejected():
+                self.rejection = message.message
+                self.disconnect(message.message)
+            case EngineDown():
                 self.disconnect(message.message)
             case _:
                 raise AssertionError(f"not a control message: {message}")
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        if welcome.wire_version != wire.WIRE_VERSION:
+            self.rejection = f"this API server speaks wire version {wire.WIRE_VERSION}, the core {welcome.wire_version}"
+            self.disconnect(self.rejection)
+            return
+        self.capabilities = welcome.capabilities
+        self.epoch = welcome.epoch
+        self._on_change()
 
 
 class Submission:

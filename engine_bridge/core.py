@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import msgspec
 
 from engine_bridge import wire
-from engine_bridge.engines import Answer, Engine, Key
+from engine_bridge.engines import Answer, Engine, EngineError, Key
 from engine_bridge.status import EngineRow, EngineState, Field
-from engine_bridge.transport import Channel, PeerGone, ZContext, router
+from engine_bridge.transport import CannotBind, Channel, PeerGone, ZContext, router
 from engine_bridge.wire import Failure, FailureKind, Output
 
 _BEAT_SECONDS = 0.1
-_PROBE_BEATS = 3  # an empty message to every API server that waits for something, so that a dead one is noticed
+_PROBE_BEATS = 3  # every so many beats an empty message to every API server: sending is how a dead one is noticed
+_LAST_WORDS_SECONDS = 0.5  # how long what is unsent may still leave when the core ends
 
 log = logging.getLogger("engine_bridge.core")
 
@@ -31,8 +32,8 @@ class Core:
         self._epoch = epoch
         self._stopping = asyncio.Event()
         self._capabilities: wire.Capabilities | None = None
-        self._greeted: set[bytes] = set()
-        self._requests: dict[bytes, dict[int, str | None]] = {}  # identity → request id → client_request_id
+        # identity → request id → client_request_id; the identities are those that have shaken hands.
+        self._requests: dict[bytes, dict[int, str | None]] = {}
         self._by_client_id: dict[str, set[Key]] = {}
         self._outbox: dict[bytes, list[wire.ToServer]] = {}
         self._channel: Channel | None = None
@@ -42,20 +43,37 @@ class Core:
 
     async def run(self, context: ZContext, address: str) -> None:
         """Bind, load the engine, serve until stopped. Raises EngineError if the engine cannot start."""
-        self._channel = Channel(router(context, address), self._on_message)
+        try:
+            self._channel = Channel(router(context, address), self._on_message)
+        except CannotBind as error:
+            raise EngineError(str(error)) from error
         beat = asyncio.create_task(self._beat())
         try:
-            self._capabilities = await self._engine.start(self._emit)
-            for identity in self._greeted:
-                self._queue(identity, self._welcome(self._capabilities))
-            self._row.state = EngineState.READY
-            await self._stopping.wait()
+            if await self._load():
+                await self._stopping.wait()
         finally:
             self._say_goodbye()
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
             await self._engine.close()
-            self._channel.close()
+            self._channel.close(_LAST_WORDS_SECONDS)
+
+    async def _load(self) -> bool:
+        """Whether the engine serves now: it does not if the stop came first. Raises EngineError."""
+        loading = asyncio.create_task(self._engine.start(self._emit))
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not loading.done():
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            return False
+        self._capabilities = loading.result()
+        for identity in self._requests:
+            self._queue(identity, self._welcome(self._capabilities))
+        self._flush()  # before the row says ready: an API server that believes the row finds its Welcome
+        self._row.mark_ready()
+        return True
 
     # ---- from the API servers ----
 
@@ -63,7 +81,7 @@ class Core:
         try:
             identity, payload = frames
             messages = wire.decode_to_core(payload)
-        except (ValueError, msgspec.DecodeError):
+        except (ValueError, msgspec.DecodeError, RecursionError):
             self._row.add(Field.JUNK, 1)  # not of our kind: nothing in it is looked at
             return
         submitted: list[tuple[Key, wire.Request]] = []
@@ -78,20 +96,29 @@ class Core:
                     self._abort_by_client_id(message.client_request_id)
                 case wire.Hello():
                     self._greet(identity, message)
+        # An Abort behind its own request in one message: what the client gave up at once never starts.
+        submitted = [entry for entry in submitted if self._is_known(entry[0])]
         if submitted:
-            accepted = tuple(key[1] for key, request in submitted if type(request) is wire.Generate)
-            if accepted:
-                self._queue(identity, wire.Accepted(accepted))
-            self._row.add(Field.REQUESTS, len(submitted))
+            self._submit(identity, submitted)
+
+    def _submit(self, identity: bytes, submitted: list[tuple[Key, wire.Request]]) -> None:
+        accepted = tuple(key[1] for key, request in submitted if type(request) is wire.Generate)
+        if accepted:
+            self._queue(identity, wire.Accepted(accepted))
+        self._row.add(Field.REQUESTS, len(submitted))
+        try:
             self._engine.submit(submitted)
+        except Exception:  # against its promise; but whoever waits must be told
+            log.exception("the engine failed at taking %d requests", len(submitted))
+            self._emit([(key, Failure(key[1], FailureKind.INTERNAL, "the engine failed")) for key, _ in submitted])
 
     def _greet(self, identity: bytes, hello: wire.Hello) -> None:
         if hello.wire_version != wire.WIRE_VERSION:
             text = f"the engine core speaks wire version {wire.WIRE_VERSION}, this API server {hello.wire_version}"
             self._queue(identity, wire.Rejected(wire.WIRE_VERSION, text))
             return
-        self._greeted.add(identity)
-        self._requests.setdefault(identity, {})
+        self._abort_all(identity)  # whoever begins anew waits for nothing
+        self._requests[identity] = {}
         if self._capabilities is not None:
             self._queue(identity, self._welcome(self._capabilities))
 
@@ -100,19 +127,31 @@ class Core:
 
     def _take(self, identity: bytes, request: wire.Request) -> bool:
         """Note who asked; answer at once what cannot be taken."""
-        request_id = request.request_id
-        refusal = None
-        if self._capabilities is None or self._stopping.is_set():
-            refusal = Failure(request_id, FailureKind.UNAVAILABLE, "the engine is not serving")
-        elif identity not in self._greeted or request_id in self._requests[identity]:
-            refusal = Failure(request_id, FailureKind.INTERNAL, "no handshake, or a request id used twice")
+        refusal = self._refusal(identity, request)
         if refusal is not None:
             self._queue(identity, refusal)
             return False
-        self._requests[identity][request_id] = request.client_request_id
+        self._requests[identity][request.request_id] = request.client_request_id
         if request.client_request_id is not None:
-            self._by_client_id.setdefault(request.client_request_id, set()).add((identity, request_id))
+            self._by_client_id.setdefault(request.client_request_id, set()).add((identity, request.request_id))
         return True
+
+    def _refusal(self, identity: bytes, request: wire.Request) -> Failure | wire.EngineDown | None:
+        request_id = request.request_id
+        if identity not in self._requests:
+            # Taken for dead, or never introduced: what it believes and what we know differ, so it must begin anew.
+            return wire.EngineDown("the engine core does not know this API server")
+        if self._capabilities is None or self._stopping.is_set():
+            return Failure(request_id, FailureKind.UNAVAILABLE, "the engine is not serving")
+        if request_id in self._requests[identity]:
+            return Failure(request_id, FailureKind.INTERNAL, "a request id was used twice")
+        if len(request.prompt_token_ids) % 4:
+            return Failure(request_id, FailureKind.INVALID, "prompt_token_ids are not int32")
+        return None
+
+    def _is_known(self, key: Key) -> bool:
+        requests = self._requests.get(key[0])
+        return requests is not None and key[1] in requests
 
     def _forget(self, key: Key) -> bool:
         """Whether it was known; it no longer is."""
@@ -131,6 +170,9 @@ class Core:
         known = [key for key in keys if self._forget(key)]
         if known:
             self._engine.abort(known)
+
+    def _abort_all(self, identity: bytes) -> None:
+        self._abort([(identity, request_id) for request_id in self._requests.get(identity, ())])
 
     def _abort_by_client_id(self, client_request_id: str) -> None:
         keys = list(self._by_client_id.get(client_request_id, ()))
@@ -177,16 +219,16 @@ class Core:
         try:
             self._channel.send([identity, payload])
         except PeerGone:
-            self._drop(identity)
+            # Not here: this may be the middle of an engine's step, which should not find its requests gone.
+            asyncio.get_running_loop().call_soon(self._drop, identity)
 
     def _drop(self, identity: bytes) -> None:
         """An API server is gone: nobody waits for its requests any more."""
-        self._greeted.discard(identity)
         requests = self._requests.get(identity)
         if requests is not None:
-            self._abort([(identity, request_id) for request_id in list(requests)])
+            log.info("%s is gone; aborting its %d requests", identity.decode(errors="replace"), len(requests))
+            self._abort_all(identity)
             del self._requests[identity]
-            log.info("%s is gone; its requests are aborted", identity.decode(errors="replace"))
 
     async def _beat(self) -> None:
         beats = 0
@@ -195,16 +237,17 @@ class Core:
             self._row.beat(*self._engine.counts())
             beats += 1
             if beats % _PROBE_BEATS == 0:
-                for identity in list(self._greeted):
+                for identity in self._requests:
                     self._send(identity, nothing)
             await asyncio.sleep(_BEAT_SECONDS)
 
     def _say_goodbye(self) -> None:
         """Everybody who waits gets an end, as long as there is a voice to give it."""
         self._row.state = EngineState.STOPPING
-        for identity in list(self._greeted):
+        self._flush()
+        for identity, requests in self._requests.items():
             failures = [
-                Failure(request_id, FailureKind.UNAVAILABLE, "the engine is shutting down")
-                for request_id in self._requests.get(identity, ())
+                Failure(request_id, FailureKind.UNAVAILABLE, "the engine is shutting down") for request_id in requests
             ]
+            self._abort_all(identity)
             self._send(identity, wire.encode([*failures, wire.EngineDown("the engine is shutting down")]))

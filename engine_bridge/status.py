@@ -30,14 +30,15 @@ class Field(IntEnum):
     STARTED = 6
     REQUESTS = 7
     OUTPUT_TOKENS = 8
-    JUNK = 9
+    JUNK = 9  # messages that were not of our kind
+    READY_SINCE = 10  # of this epoch; 0 = it has never been ready
 
 
 ROW_BYTES = mmap.PAGESIZE
 
 
 class EngineRow:
-    """Named access to the row. One writer per cell: the core, but STATE and EPOCH also by its parent when it dies."""
+    """Named access to the row. One writer per cell: the core; of a dead or not yet started core, its parent."""
 
     __slots__ = ("_cells",)
 
@@ -69,6 +70,15 @@ class EngineRow:
     @property
     def is_ready(self) -> bool:
         return self._cells[Field.STATE] == EngineState.READY
+
+    @property
+    def has_been_ready(self) -> bool:
+        """Whether this epoch has ever served; it tells a death from a failure to start."""
+        return self._cells[Field.READY_SINCE] != 0
+
+    def mark_ready(self) -> None:
+        self._cells[Field.READY_SINCE] = time.monotonic_ns()
+        self._cells[Field.STATE] = EngineState.READY
 
     def mark_dead(self) -> None:
         """Its parent has seen it die."""

@@ -6,12 +6,15 @@ send and every receive the socket itself must be asked again whether there is mo
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import zmq
 
 _HIGH_WATER_MARK = 100_000  # messages; a peer this far behind is as good as gone
 _BURST = 256  # messages handled in one turn of the loop before others get theirs
+
+log = logging.getLogger("engine_bridge.transport")
 
 ZContext = zmq.Context[zmq.Socket[bytes]]
 ZSocket = zmq.Socket[bytes]
@@ -21,17 +24,30 @@ class PeerGone(Exception):
     """The peer is not connected, or so far behind that its queue is full."""
 
 
+class CannotBind(Exception):
+    """The address cannot be bound; the message is one line."""
+
+
 def make_context() -> ZContext:
     """One a process, made after the fork: it starts a thread."""
     return zmq.Context[zmq.Socket[bytes]]()
 
 
 def router(context: ZContext, address: str) -> ZSocket:
-    """The core's end. Sending to a peer that is gone fails instead of vanishing (ROUTER_MANDATORY)."""
+    """The core's end. Sending to a peer that is gone fails instead of vanishing (ROUTER_MANDATORY). Raises CannotBind.
+
+    A peer that connects anew under its old identity takes it over (ROUTER_HANDOVER): without that it would be ignored,
+    silently and for ever, whenever its new connection is seen before the end of the old one.
+    """
     socket = context.socket(zmq.ROUTER)
     socket.set(zmq.ROUTER_MANDATORY, 1)
+    socket.set(zmq.ROUTER_HANDOVER, 1)
     _set_common(socket)
-    socket.bind(address)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise CannotBind(f"cannot bind {address}: {error}") from error
     return socket
 
 
@@ -81,12 +97,16 @@ class Channel:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._handle(frames)
+            try:
+                self._handle(frames)
+            except Exception:
+                # Left to the loop, it would end this burst, and the edge that announced the rest has been used up.
+                log.exception("a message could not be handled")
         self._loop.call_soon(self._receive)
 
-    def close(self) -> None:
-        """Stop watching and close the socket; what is unsent is dropped."""
+    def close(self, linger_seconds: float = 0.0) -> None:
+        """Stop watching and close the socket; what is unsent may still leave for so long, while the context ends."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._descriptor)
-            self._socket.close(linger=0)
+            self._socket.close(linger=int(linger_seconds * 1000))

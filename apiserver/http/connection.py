@@ -38,6 +38,7 @@ class Connection(HttpToolsProtocol):
         self._settings = settings
         self._max_body_bytes = max_body_bytes
         self._answer: asyncio.Task[None] | None = None
+        self.was_made = False  # the server counted it when it accepted; from here on its end uncounts it
         self._gone = False
         self._retiring = False
         self._head_bytes = 0
@@ -49,7 +50,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self._slot.cells[Cell.CONNECTIONS] += 1
+        self.was_made = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
@@ -77,6 +78,8 @@ class Connection(HttpToolsProtocol):
         cycle = self._current
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
+        elif not self._in_head:
+            self._since = time.monotonic()  # the grace begins now, also for one that has been idle for long
 
     def sweep(self, now: float, idle_seconds: float) -> None:
         """Enforce the time limits of the present phase."""

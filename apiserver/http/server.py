@@ -2,8 +2,10 @@
 
 Accepting. All workers watch one inherited listening socket, and uvloop's own server would accept until nothing is left,
 so a burst of connections would land on whoever wakes first (measured on a peer: 8 connections on 1 to 3 of 4 workers).
-So each accepts one connection at a time, and only while no serving worker has fewer open ones; a worker that yields
-looks again after a millisecond and after five looks takes the connection anyway: the other may be busy.
+So each accepts one connection at a time, and only while no serving worker has fewer open ones. A worker that yields
+looks again after a millisecond, and after a few looks takes the connection anyway: few if those that it yields to are
+answering something, which may hold their loops for long; more if one of them has nothing to do and only needs to be
+scheduled (on a busy machine that takes longer than five milliseconds once in a while).
 """
 
 import asyncio
@@ -18,12 +20,13 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from apiserver.board import Board, Slot
+from apiserver.board import Board, Cell, Slot
 from apiserver.config import HttpSettings
 from apiserver.http.connection import Connection
 
 _YIELD_SECONDS = 0.001
 _MOST_YIELDS = 5
+_MOST_YIELDS_TO_IDLE = 25
 _SWEEP_SECONDS = 1.0
 _RETIRED_IDLE_SECONDS = 0.5  # how long a retired connection may still bring a request that was on its way
 
@@ -86,7 +89,7 @@ class HttpServer:
     def _on_readable(self, listener: socket.socket, yields: int) -> None:
         if not self._accepting:
             return
-        if yields < _MOST_YIELDS and not self._board.is_least_loaded(self._slot):
+        if self._should_yield(yields):
             if yields == 0:
                 self._loop.remove_reader(listener.fileno())  # level-triggered: it would spin
             self._loop.call_later(_YIELD_SECONDS, self._on_readable, listener, yields + 1)
@@ -108,23 +111,32 @@ class HttpServer:
         if yields:
             self._watch(listener)
 
-    def _take(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._connect(connection))
+    def _should_yield(self, yields: int) -> bool:
+        others = self._board.less_loaded(self._slot)
+        if not others:
+            return False
+        return yields < (_MOST_YIELDS_TO_IDLE if any(other.is_idle for other in others) else _MOST_YIELDS)
+
+    def _take(self, accepted: socket.socket) -> None:
+        # Counted here and not when its protocol learns of it, turns of the loop later: until then the other workers,
+        # and this one, would still believe the old number.
+        self._slot.cells[Cell.CONNECTIONS] += 1
+        accepted.setblocking(False)
+        if accepted.family != socket.AF_UNIX:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._connect(accepted))
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
-    async def _connect(self, connection: socket.socket) -> None:
-        def protocol() -> Connection:
-            return Connection(self._config, self._state, self._slot, self._settings, self._max_body_bytes)
-
+    async def _connect(self, accepted: socket.socket) -> None:
+        connection = Connection(self._config, self._state, self._slot, self._settings, self._max_body_bytes)
         try:
-            await self._loop.connect_accepted_socket(protocol, connection, ssl=self._tls)
+            await self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._tls)
         except (OSError, ssl.SSLError) as error:
             log.debug("a connection failed in its handshake: %s", error)
-            connection.close()
+            if not connection.was_made:  # else it uncounts itself
+                self._slot.cells[Cell.CONNECTIONS] -= 1
+            accepted.close()
 
     # ---- upkeep ----
 

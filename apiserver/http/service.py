@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass
 
-from apiserver.board import Board, Slot
+from apiserver.board import BEAT_LIMIT_SECONDS, Board, Slot
 from apiserver.card import Card, Limits
 from apiserver.config import ModelSettings
 from apiserver.errors import Unavailable
 from apiserver.metrics import Metrics
 from apiserver.pipeline import Pipeline
 from engine_bridge.client import EngineClient, EngineUnavailable
-from engine_bridge.status import EngineRow, EngineState
+from engine_bridge.status import EngineRow, EngineState, Field
 from engine_bridge.wire import Capabilities
-
-ENGINE_BEAT_LIMIT_SECONDS = 1.5
-"""An engine core whose loop has not turned for this long is not healthy (it beats ten times a second)."""
 
 
 @dataclass
@@ -72,8 +69,10 @@ class Service:
             case EngineState.STOPPING:
                 return "the engine is stopping"
             case EngineState.READY:
-                if row.seconds_since_beat > ENGINE_BEAT_LIMIT_SECONDS:
+                if row.seconds_since_beat > BEAT_LIMIT_SECONDS:
                     return f"the engine's loop has stood still for {row.seconds_since_beat:.1f} s"
+                if not self.board.is_connected(row.get(Field.EPOCH)):
+                    return "loading"  # some API server has not yet heard that the engine is there
                 return None
 
     def readiness(self) -> str | None:

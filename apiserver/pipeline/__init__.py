@@ -132,9 +132,18 @@ class Pipeline:
         room = Room(card.max_model_len, reserved=0 if job.max_tokens == 0 else 1)
         prompts = [self._preprocessor.prepare(prompt, card, room, job.truncation) for prompt in job.prompts]
         params = job.sampling_params
+        if job.echo or params.logprobs is not None:  # the text itself, or the offsets that go on from its end
+            prompts = [self._with_text(prompt, job.skip_special_tokens) for prompt in prompts]
         self._preprocessor.check_ids(list(params.stop_token_ids), "stop_token_ids", card.vocab_size)
         self._preprocessor.check_ids([token_id for token_id, _ in params.logit_bias], "logit_bias", card.vocab_size)
         return prompts, [fill_max_tokens(job, len(prompt.token_ids), card) for prompt in prompts]
+
+    def _with_text(self, prompt: PreparedPrompt, skip_special_tokens: bool) -> PreparedPrompt:
+        """What ids say; a prompt that came as text stays as the client wrote it."""
+        if prompt.text is not None:
+            return prompt
+        text = self._preprocessor.decode(prompt.token_ids, skip_special_tokens=skip_special_tokens)
+        return PreparedPrompt(prompt.token_ids, text)
 
     def _fan_out(
         self,

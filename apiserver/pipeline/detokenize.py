@@ -104,7 +104,7 @@ class _ByteFallback:
 
 
 class _Windowed:
-    __slots__ = ("_skip", "_special", "_told", "_tokenizer", "_window")
+    __slots__ = ("_skip", "_special", "_tokenizer", "_told", "_window")
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer

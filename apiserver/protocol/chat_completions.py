@@ -95,7 +95,7 @@ class ChatCompletion:
         self._id = openai.new_id("chatcmpl")
         self._created = openai.now()
         self._prompt_tokens = 0
-        self._output_tokens = 0
+        self._output_tokens: dict[int, int] = {}  # of each choice; counted only for continuous usage
         head = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self._model}
         self._head = openai.encode_json(head)[:-1]
         usage = b',"usage":null}' if self._include_usage else b"}"
@@ -151,9 +151,12 @@ class ChatCompletion:
     def chunks(self, event: Event) -> Iterator[Chunk]:
         match event:
             case TextDelta():
-                self._output_tokens += len(event.token_ids)
+                if self._continuous_usage:
+                    told = self._output_tokens.get(event.index, 0)
+                    self._output_tokens[event.index] = told + len(event.token_ids)
                 yield Chunk(self._delta(event))
             case Finished():
+                self._output_tokens[event.index] = event.output_tokens
                 choice: dict[str, Any] = {
                     "index": event.index,
                     "delta": {},
@@ -204,7 +207,7 @@ class ChatCompletion:
             "choices": choices,
         }
         if self._continuous_usage:
-            document["usage"] = openai.usage_counts(self._prompt_tokens, self._output_tokens)
+            document["usage"] = openai.usage_counts(self._prompt_tokens, sum(self._output_tokens.values()))
         elif self._include_usage:
             document["usage"] = None
         return document

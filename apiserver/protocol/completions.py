@@ -75,10 +75,9 @@ class Completion:
         self._id = openai.new_id("cmpl")
         self._created = openai.now()
         self._prompt_tokens = 0
-        self._output_tokens = 0
+        self._output_tokens: dict[int, int] = {}  # of each choice; counted only for continuous usage
         self._prompts: list[PreparedPrompt] = []
         self._told_prompt_ids: set[int] = set()
-        self._logprobs: dict[int, openai.CompletionLogprobs] = {}
         head = {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model}
         self._head = openai.encode_json(head)[:-1] + b',"choices":[{"index":'
         usage = b',"usage":null}' if self._include_usage else b"}"
@@ -108,9 +107,7 @@ class Completion:
         document: dict[str, Any] = {
             "index": index,
             "text": choice.text,
-            "logprobs": None
-            if choice.logprobs is None
-            else self._logprobs_document(index, choice.logprobs, result.prompts),
+            "logprobs": None if choice.logprobs is None else self._logprobs(choice.logprobs),
             "finish_reason": openai.FINISH_REASONS[choice.finished.reason],
             **openai.stop_fields(choice.finished),
         }
@@ -121,24 +118,20 @@ class Completion:
             document["prompt_logprobs"] = openai.prompt_logprobs(choice.prompt_logprobs)
         return document
 
-    def _logprobs_document(
-        self, index: int, entries: list[TokenLogprob], prepared: list[PreparedPrompt]
-    ) -> dict[str, Any]:
-        state = self._logprobs.get(index)
-        if state is None:
-            # OpenAI counts offsets in prompt + completion; without echo the answer begins after the prompt.
-            prompt = None if self._job.echo or not prepared else prepared[index // self._job.n].text
-            state = self._logprobs[index] = openai.CompletionLogprobs(len(prompt or ""), as_ids=self._as_ids)
-        return state.document(entries, with_top=self._with_top)
+    def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
+        return openai.completion_logprobs(entries, as_ids=self._as_ids, with_top=self._with_top)
 
     # ---- streamed ----
 
     def chunks(self, event: Event) -> Iterator[Chunk]:
         match event:
             case TextDelta():
-                self._output_tokens += len(event.token_ids)
+                if self._continuous_usage:
+                    told = self._output_tokens.get(event.index, 0)
+                    self._output_tokens[event.index] = told + len(event.token_ids)
                 yield Chunk(self._delta(event))
             case Finished():
+                self._output_tokens[event.index] = event.output_tokens
                 choice = {
                     "index": event.index,
                     "text": "",
@@ -163,9 +156,7 @@ class Completion:
         choice: dict[str, Any] = {
             "index": event.index,
             "text": event.text,
-            "logprobs": None
-            if event.logprobs is None
-            else self._logprobs_document(event.index, event.logprobs, self._prompts),
+            "logprobs": None if event.logprobs is None else self._logprobs(event.logprobs),
             "finish_reason": None,
         }
         if self._with_token_ids:
@@ -184,7 +175,7 @@ class Completion:
             "choices": choices,
         }
         if self._continuous_usage:
-            document["usage"] = openai.usage_counts(self._prompt_tokens, self._output_tokens)
+            document["usage"] = openai.usage_counts(self._prompt_tokens, sum(self._output_tokens.values()))
         elif self._include_usage:
             document["usage"] = None
         return document

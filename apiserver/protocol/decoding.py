@@ -2,17 +2,27 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from apiserver.errors import InvalidRequest
+from apiserver.errors import InvalidRequest, shown
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
-_LONE_SURROGATE = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[c-fC-F][0-9a-fA-F]{2})")
+_STEP = re.compile(r"\[(\d+|\.\.\.)\]|([^.\[\]]+)")
+_LONE_SURROGATE = re.compile(
+    rb"(?<!\\)(?:\\\\)*"  # the backslash that follows is none that was escaped itself
+    rb"(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+_MOST_EXPLAINED = 1 << 20  # looking for the fault in a larger body would cost more than the body was worth
+_MOST_INTEGRAL_FIELDS = 64
+_TOO_DEEP = "The JSON body is nested too deeply."
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+_fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -21,20 +31,61 @@ def decode(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         return _lenient(raw, decoder, error)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise InvalidRequest(_malformed(raw, str(error))) from error
     except RecursionError as error:
-        raise InvalidRequest("The JSON body is nested too deeply.") from error
+        raise InvalidRequest(_TOO_DEEP) from error
 
 
 def _lenient(raw: bytes, decoder: msgspec.json.Decoder[T], error: msgspec.ValidationError) -> T:
-    """Once more with integral floats as integers (`"max_tokens": 16.0`, as JavaScript and Lua clients write them)."""
+    """Once more with integral floats as integers where integers are asked for (`"max_tokens": 16.0`, as Lua clients
+    write them), and only there: what a template prints stays as it was sent."""
     if "got `float`" in str(error):
         try:
-            return msgspec.convert(_integral(msgspec.json.decode(raw)), cast(type[T], decoder.type))
-        except msgspec.ValidationError as second:
-            error = second
+            document = msgspec.json.decode(raw)
+            for _ in range(_MOST_INTEGRAL_FIELDS):
+                if not _make_integral(document, str(error)):
+                    break
+                try:
+                    return msgspec.convert(document, cast(type[T], decoder.type))
+                except msgspec.ValidationError as another:
+                    error = another
+        except msgspec.DecodeError as malformed:  # in a field that the decoder skips
+            raise InvalidRequest(_malformed(raw, str(malformed))) from malformed
+        except RecursionError as deep:
+            raise InvalidRequest(_TOO_DEEP) from deep
     raise invalid(error) from error
+
+
+def _make_integral(document: Any, error: str) -> bool:
+    """Change the integral floats in the place that the error names. Returns whether there were any."""
+    found = _PATH.search(error)
+    if found is None or "got `float`" not in error:
+        return False
+    steps: list[Any] = [match.group(2) or _index(match.group(1)) for match in _STEP.finditer(found.group(1))]
+    if not steps or ... in steps[:-1]:
+        return False  # some value of an object, but msgspec does not say which
+    place = document
+    for step in steps[:-1]:
+        place = place[step]
+    changed = False
+    for key in _neighbours(place, steps[-1]):
+        value = place[key]
+        if type(value) is float and value.is_integer():
+            place[key] = int(value)
+            changed = True
+    return changed
+
+
+def _index(text: str) -> Any:
+    return ... if text == "..." else int(text)
+
+
+def _neighbours(place: Any, key: Any) -> list[Any]:
+    """Where one item of a list or a mapping is a float, others will be: all its keys. Of a struct, this field alone."""
+    if isinstance(key, int):
+        return list(range(len(place)))
+    return list(place) if key is ... else [key]
 
 
 def invalid(error: msgspec.ValidationError) -> InvalidRequest:
@@ -50,33 +101,32 @@ def invalid(error: msgspec.ValidationError) -> InvalidRequest:
     return InvalidRequest(f"{param or 'The body'}: {sentence}.", param=param)
 
 
-def _integral(value: Any) -> Any:
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case dict():
-            return {key: _integral(inner) for key, inner in cast(dict[str, Any], value).items()}
-        case list():
-            return [_integral(inner) for inner in cast(list[Any], value)]
-        case _:
-            return value
-
-
 def _malformed(raw: bytes, error: str) -> str:
     """msgspec calls a lone surrogate "truncated", which sends people to look at their network."""
-    if _LONE_SURROGATE.search(raw):
+    if not raw or raw.isspace():
+        return "The body is empty; it must be a JSON object."
+    if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        return "The JSON body must be UTF-8 without a byte order mark."
+    if "surrogate" in error or ("truncated" in error and _LONE_SURROGATE.search(raw, 0, _MOST_EXPLAINED)):
         return "The JSON body holds a lone surrogate (like \\ud83d without its second half), which is not text."
     if "UTF-8" in error:
         return "The JSON body is not valid UTF-8."
     return f"The body is not valid JSON: {error}."
 
 
-def refuse_unknown(raw: bytes, struct: type[msgspec.Struct]) -> None:
-    """For --strict-fields: raises InvalidRequest for the first top-level field that the dialect does not have."""
-    known = set(struct.__struct_encode_fields__)
-    for name in cast(dict[str, Any], msgspec.json.decode(raw)):
+def refuse_unknown(raw: bytes, struct: type[msgspec.Struct], ignored: Collection[str] = ()) -> None:
+    """For --strict-fields: raises InvalidRequest for the first top-level field that the dialect does not have.
+
+    `ignored` are those that it knows and that change nothing.
+    """
+    known = {*struct.__struct_encode_fields__, *ignored}
+    try:
+        names = _fields_of.decode(raw)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(_malformed(raw, str(error))) from error
+    for name in names:
         if name not in known:
-            raise InvalidRequest(f"Unknown field: {name[:100]}.", param=name[:100])
+            raise InvalidRequest(f"Unknown field: {shown(name)}.", param=name)
 
 
 def refuse_unsupported(fields: msgspec.Struct, harmless: Mapping[str, tuple[Any, ...]]) -> None:
@@ -92,6 +142,17 @@ def check_range(name: str, value: float | None, low: float, high: float, *, excl
     if value is None:
         return
     if value < low or value > high or (exclusive_low and value == low):
-        bound = f"above {low:g}" if exclusive_low else f"at least {low:g}"
-        upper = "" if high == math.inf else f" and at most {high:g}"
-        raise InvalidRequest(f"{name} must be {bound}{upper}, not {value}.", param=name)
+        bound = f"above {_number(low)}" if exclusive_low else f"at least {_number(low)}"
+        upper = "" if high == math.inf else f" and at most {_number(high)}"
+        raise InvalidRequest(f"{name} must be {bound}{upper}, not {shown(value)}.", param=name)
+
+
+def check_length(name: str, value: str | None, most: int) -> None:
+    """Raises InvalidRequest for a string that is longer than it may be."""
+    if value is not None and len(value) > most:
+        raise InvalidRequest(f"{name} has {len(value)} characters; at most {most} are allowed.", param=name)
+
+
+def _number(bound: float) -> str:
+    """Without an exponent where it is a whole number: 2048, not 2.05e+03."""
+    return str(int(bound)) if float(bound).is_integer() else f"{bound:g}"

@@ -85,42 +85,36 @@ def _chat_logprob(entry: TokenLogprob, as_id: bool, *, with_top: bool) -> dict[s
     return document
 
 
-class CompletionLogprobs:
-    """`choices[].logprobs` of a completion. Keeps the offset, which goes on from chunk to chunk."""
+def completion_logprobs(entries: list[TokenLogprob], *, as_ids: bool, with_top: bool) -> dict[str, Any]:
+    """`choices[].logprobs` of a completion."""
+    return {
+        "tokens": [_token_name(entry, as_ids) for entry in entries],
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [_tops_by_name(entry, as_ids) for entry in entries] if with_top else None,
+        "text_offset": [entry.offset for entry in entries],
+    }
 
-    def __init__(self, offset: int, *, as_ids: bool) -> None:
-        self._as_ids = as_ids
-        self._offset = offset
 
-    def document(self, entries: list[TokenLogprob], *, with_top: bool) -> dict[str, Any]:
-        """The document of these tokens, which follow those of earlier calls."""
-        tokens: list[str] = []
-        logprobs: list[float | None] = []
-        tops: list[dict[str, float] | None] = []
-        offsets: list[int] = []
-        for entry in entries:
-            text = self._distinct(entry)
-            tokens.append(text)
-            logprobs.append(entry.logprob)
-            offsets.append(self._offset)
-            self._offset += len(entry.text)
-            if not with_top or entry.logprob is None:
-                tops.append(None)
-                continue
-            top = {self._distinct(other): other.logprob for other in entry.top}
-            tops.append({name: logprob for name, logprob in top.items() if logprob is not None})
-        return {
-            "tokens": tokens,
-            "token_logprobs": logprobs,
-            "top_logprobs": tops if with_top else None,
-            "text_offset": offsets,
-        }
+def _tops_by_name(entry: TokenLogprob, as_ids: bool) -> dict[str, float] | None:
+    """The best alternatives and, if it is none of them, the token itself. None where nothing precedes the token."""
+    if entry.logprob is None:
+        return None
+    has_own = any(other.token_id == entry.token_id for other in entry.top)
+    tops: dict[str, float] = {}
+    for other in entry.top if has_own else (*entry.top, entry):
+        name = _token_name(other, as_ids)
+        if name in tops:
+            name = f"token_id:{other.token_id}"  # a byte token and a letter may say the same: neither hides the other
+        if other.logprob is not None:
+            tops[name] = other.logprob
+    return tops
 
-    def _distinct(self, entry: TokenLogprob) -> str:
-        """Keys of one object must differ: a part of a character is written as its bytes (as OpenAI did)."""
-        if self._as_ids or "\ufffd" not in entry.text:
-            return token_text(entry, as_id=self._as_ids)
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in entry.raw)
+
+def _token_name(entry: TokenLogprob, as_id: bool) -> str:
+    """Keys of one object must differ: a part of a character is written as its bytes (as OpenAI did)."""
+    if as_id or entry.text.encode() == entry.raw:
+        return token_text(entry, as_id=as_id)
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in entry.raw)
 
 
 def prompt_logprobs(entries: list[TokenLogprob]) -> list[dict[str, Any] | None]:

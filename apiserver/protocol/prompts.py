@@ -6,42 +6,52 @@ from apiserver.errors import InvalidRequest
 from apiserver.requests import Prompt, Text, TokenIds
 
 
-def prompts(value: str | list[Any] | None, param: str, most: int, add_special_tokens: bool) -> list[Prompt]:
-    """The prompts of one request. Raises InvalidRequest naming the item that is wrong; mixed lists are wrong."""
+def prompts(
+    value: str | list[Any] | None, param: str, most: int, add_special_tokens: bool, *, allow_empty: bool = False
+) -> list[Prompt]:
+    """The prompts of one request. Raises InvalidRequest naming the item that is wrong; mixed lists are wrong.
+
+    `allow_empty` is for routes where no model has to take what comes out.
+    """
     match value:
         case None:
             raise InvalidRequest(f"{param} is required.", param=param)
         case str():
-            return [_text(value, param, add_special_tokens)]
+            return [_text(value, param, add_special_tokens, allow_empty)]
         case []:
             raise InvalidRequest(f"{param} is empty.", param=param)
-        case [int(), *_]:
-            return [TokenIds(_ids(value, param), param)]
+        case [int() | float(), *_]:
+            return [TokenIds(token_ids(value, param), param)]
         case _:
             pass
     if len(value) > most:
         raise InvalidRequest(f"{param} has {len(value)} items; at most {most} are allowed.", param=param)
-    if isinstance(value[0], str):
-        return [_text(item, f"{param}[{number}]", add_special_tokens) for number, item in enumerate(value)]
-    return [TokenIds(_ids(item, f"{param}[{number}]"), f"{param}[{number}]") for number, item in enumerate(value)]
+    named = ((item, f"{param}[{number}]") for number, item in enumerate(value))
+    match value[0]:
+        case str():
+            return [_text(item, name, add_special_tokens, allow_empty) for item, name in named]
+        case list():
+            return [TokenIds(token_ids(item, name, allow_empty=allow_empty), name) for item, name in named]
+        case _:
+            raise InvalidRequest(f"{param}[0] must be a string, or a list of token ids.", param=f"{param}[0]")
 
 
-def _text(value: Any, param: str, add_special_tokens: bool) -> Text:
+def _text(value: Any, param: str, add_special_tokens: bool, allow_empty: bool) -> Text:
     if not isinstance(value, str):
         raise InvalidRequest(f"{param} must be a string, like the items before it.", param=param)
-    if not value:
+    if not value and not allow_empty:
         raise InvalidRequest(f"{param} is empty.", param=param)
     return Text(value, param, add_special_tokens)
 
 
-def _ids(value: Any, param: str) -> list[int]:
-    """A list of ints and nothing else (a bool is an int to Python, not to us)."""
+def token_ids(value: Any, param: str, *, allow_empty: bool = False) -> list[int]:
+    """A list of integers and nothing else (a bool is an int to Python, not to us; 5.0 is a 5)."""
     if not isinstance(value, list):
         raise InvalidRequest(f"{param} must be a list of token ids.", param=param)
     items = cast(list[Any], value)
-    if not items:
+    if not items and not allow_empty:
         raise InvalidRequest(f"{param} is empty.", param=param)
-    if set(map(type, items)) != {int}:
+    if not set(map(type, items)) <= {int}:
         items = [int(item) if type(item) is float and item.is_integer() else item for item in items]
         if set(map(type, items)) != {int}:
             raise InvalidRequest(f"{param} must hold token ids (integers) only.", param=param)

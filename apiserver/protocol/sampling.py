@@ -6,39 +6,21 @@ from typing import Any
 import msgspec
 
 from apiserver.card import Card, Limits
-from apiserver.errors import InvalidRequest
-from apiserver.protocol.decoding import check_range
+from apiserver.errors import InvalidRequest, shown
+from apiserver.protocol.constraints import Constraint, ResponseFormat, StructuredOutputs, constraint
+from apiserver.protocol.decoding import check_length, check_range
 from apiserver.requests import Truncation
-from engine_bridge.wire import SamplingParams
+from engine_bridge.wire import Capabilities, SamplingParams
 
 _INT64 = 2**63
+_MOST_REQUEST_ID = 256
+_MOST_CACHE_SALT = 1024  # vLLM's
 
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
-
-
-class JsonSchema(msgspec.Struct):
-    name: str | None = None
-    schema: Any = None
-    strict: bool | None = None
-    description: str | None = None
-
-
-class ResponseFormat(msgspec.Struct):
-    type: str
-    json_schema: JsonSchema | None = None
-
-
-class StructuredOutputs(msgspec.Struct):
-    json: Any = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    structural_tag: Any = None
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -90,6 +72,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stop_regex: Any = None
     thinking_token_budget: Any = None
     repetition_detection: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
     vllm_xargs: Any = None
@@ -100,10 +86,22 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     watermarking: Any = None
     return_hidden_states: Any = None
     return_routed_experts: Any = None
+    routed_experts_start_len: Any = None
+    routed_experts_prompt_start: Any = None
+    return_cached_tokens_details: Any = None
+    return_spec_tokens_details: Any = None
+    return_meta_info: Any = None
     return_sampling_mask: Any = None
+    return_weight_versions: Any = None
+    return_token_offsets: Any = None
     stream_interval: Any = None
     mm_processor_kwargs: Any = None
     images_config: Any = None
+    mm_payload: Any = None
+    return_mm_kwargs: Any = None
+    routed_dp_rank: Any = None
+    data_parallel_rank: Any = None
+    disagg_prefill_dp_rank: Any = None
     bootstrap_host: Any = None
     bootstrap_port: Any = None
     bootstrap_room: Any = None
@@ -119,6 +117,11 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "stop_regex": ("", []),
     "thinking_token_budget": (),
     "repetition_detection": (),
+    # vLLM's names of old: ignoring them would give free text to somebody who expects JSON.
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
     "kv_transfer_params": ({},),
     "ec_transfer_params": ({},),
     "vllm_xargs": ({},),
@@ -129,26 +132,76 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "watermarking": (False,),
     "return_hidden_states": (False,),
     "return_routed_experts": (False,),
+    "routed_experts_start_len": (0,),
+    "routed_experts_prompt_start": (0,),
+    "return_cached_tokens_details": (False,),
+    "return_spec_tokens_details": (False,),
+    "return_meta_info": (False,),
     "return_sampling_mask": (False,),
+    "return_weight_versions": (False,),
+    "return_token_offsets": (False,),
     "stream_interval": (1,),
     "mm_processor_kwargs": ({},),
     "images_config": ({},),
+    "mm_payload": ("tensors",),
+    "return_mm_kwargs": (False,),
+    # The pool speaks to one engine, which places its requests itself; gateways send rank 0 to such.
+    "routed_dp_rank": (0,),
+    "data_parallel_rank": (0,),
+    "disagg_prefill_dp_rank": (0,),
     "bootstrap_host": (),
     "bootstrap_port": (),
     "bootstrap_room": (),
 }
+"""What each refused field may be set to: values that ask for nothing."""
+
+IGNORED = frozenset(
+    (
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "session_id",
+        "spaces_between_special_tokens",
+    )
+)
+"""Known, and without a promise about the answer: tags, hints and other people's bookkeeping."""
 
 
-def check_n(n: int | None, limits: Limits) -> int:
+def check_n(n: int | None, prompts: int, limits: Limits) -> int:
+    """Choices a prompt. All choices of a request together are bounded too: each is a request to the engine."""
     check_range("n", n, 1, limits.max_n)
-    return 1 if n is None else n
+    choices = 1 if n is None else n
+    if choices > 1 and choices * prompts > limits.max_batch_prompts:
+        raise InvalidRequest(
+            f"{prompts} prompts with n {choices} are {choices * prompts} choices; "
+            f"at most {limits.max_batch_prompts} are allowed.",
+            param="n",
+        )
+    return choices
 
 
 def check_stream_options(fields: SamplingFields) -> StreamOptions:
-    """`{}` and null mean nothing is wanted; without `stream` there is nothing they could mean."""
-    if fields.stream_options is not None and not fields.stream:
+    """`{}` and null mean nothing is wanted; without `stream` there is nothing that the others could mean."""
+    options = fields.stream_options or StreamOptions()
+    if not fields.stream and (options.include_usage or options.continuous_usage_stats):
         raise InvalidRequest("stream_options needs stream to be true.", param="stream_options")
-    return fields.stream_options or StreamOptions()
+    return options
+
+
+def check_logprobs(name: str, count: int | None, capabilities: Capabilities) -> None:
+    """Raises InvalidRequest under the client's own name for what the engine cannot give."""
+    if count is None:
+        return
+    if capabilities.logprobs < 0:
+        raise InvalidRequest(f"The engine ({capabilities.engine}) gives no logprobs.", param=name)
+    if count > capabilities.logprobs:
+        most = capabilities.logprobs
+        raise InvalidRequest(f"{name} is {count}; the engine ({capabilities.engine}) gives at most {most}.", param=name)
 
 
 def stop_strings(stop: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
@@ -166,6 +219,15 @@ def stop_strings(stop: str | list[str] | None, limits: Limits) -> tuple[str, ...
     return tuple(stops)
 
 
+def check_stop_token_ids(token_ids: list[int] | None, limits: Limits) -> None:
+    """As many as logit_bias may have; whether they are ids of this model is the pipeline's to check."""
+    if token_ids is not None and len(token_ids) > limits.max_logit_bias:
+        raise InvalidRequest(
+            f"stop_token_ids has {len(token_ids)} entries; at most {limits.max_logit_bias} are allowed.",
+            param="stop_token_ids",
+        )
+
+
 def logit_bias(bias: dict[str, float] | None, limits: Limits) -> tuple[tuple[int, float], ...]:
     if not bias:
         return ()
@@ -176,7 +238,7 @@ def logit_bias(bias: dict[str, float] | None, limits: Limits) -> tuple[tuple[int
     entries: list[tuple[int, float]] = []
     for key, value in bias.items():
         if not key.isascii() or not key.isdigit() or len(key) > 10:
-            raise InvalidRequest(f"logit_bias keys are token ids, not {key[:20]!r}.", param="logit_bias")
+            raise InvalidRequest(f"logit_bias keys are token ids, not {shown(key)}.", param="logit_bias")
         check_range("logit_bias", value, -100, 100)
         entries.append((int(key), value))
     return tuple(entries)
@@ -186,23 +248,51 @@ def truncation(keep: int | None, side: str | None, default_side: str) -> Truncat
     """-1 is the model's own maximum; 0 and less than -1 mean nothing."""
     side = side or default_side
     if side not in ("left", "right"):
-        raise InvalidRequest(f"truncation_side must be left or right, not {side[:20]!r}.", param="truncation_side")
+        raise InvalidRequest(f"truncation_side must be left or right, not {shown(side)}.", param="truncation_side")
     if keep is None:
         return None
     if keep < -1 or keep == 0:
         raise InvalidRequest(
-            f"truncate_prompt_tokens must be -1 or at least 1, not {keep}.", param="truncate_prompt_tokens"
+            f"truncate_prompt_tokens must be -1 or at least 1, not {shown(keep)}.", param="truncate_prompt_tokens"
         )
     return Truncation(keep, "left" if side == "left" else "right")
 
 
-def client_request_id(fields: SamplingFields) -> str | None:
+def client_request_id(request_id: str | None, rid: str | list[str] | None) -> str | None:
     """What the client calls this request, for aborting it: vLLM's name or SGLang's."""
-    return fields.request_id or (fields.rid if isinstance(fields.rid, str) else None)
+    if isinstance(rid, list):
+        if len(rid) > 1:
+            raise InvalidRequest("rid must be one string: a request is aborted as a whole.", param="rid")
+        rid = rid[0] if rid else None
+    check_length("request_id", request_id, _MOST_REQUEST_ID)
+    check_length("rid", rid, _MOST_REQUEST_ID)
+    return request_id or rid or None
 
 
-def sampling_params(fields: SamplingFields, card: Card, logprobs: int | None) -> SamplingParams:
-    """Everything but max_tokens, which depends on the prompt. Raises InvalidRequest out of range."""
+def cache_salt(fields: SamplingFields) -> str | None:
+    """What keeps this prompt's cache entries apart: vLLM's name or SGLang's."""
+    check_length("cache_salt", fields.cache_salt, _MOST_CACHE_SALT)
+    check_length("extra_key", fields.extra_key, _MOST_CACHE_SALT)
+    return fields.cache_salt or fields.extra_key or None
+
+
+def lora(path: str | list[str | None] | None, capabilities: Capabilities) -> str | None:
+    """The one adapter of this request; SGLang's form of one a prompt only where they are all the same."""
+    names = {name for name in path if name} if isinstance(path, list) else {path} if path else set[str]()
+    if len(names) > 1:
+        raise InvalidRequest("lora_path must name one adapter for the whole request.", param="lora_path")
+    if names and not capabilities.lora:
+        raise InvalidRequest(f"The engine ({capabilities.engine}) has no adapters.", param="lora_path")
+    return names.pop() if names else None
+
+
+def sampling_params(
+    fields: SamplingFields, card: Card, logprobs: int | None, *constraints: Constraint
+) -> SamplingParams:
+    """Everything but max_tokens, which depends on the prompt. Raises InvalidRequest out of range.
+
+    `constraints` are those that the dialect itself found, beside the fields that all have.
+    """
     check_range("temperature", fields.temperature, 0, math.inf)
     check_range("top_p", fields.top_p, 0, 1, exclusive_low=True)
     check_range("top_k", fields.top_k, -1, _INT64 - 1)
@@ -214,10 +304,9 @@ def sampling_params(fields: SamplingFields, card: Card, logprobs: int | None) ->
     check_range("seed", fields.seed, -_INT64, _INT64 - 1)
     check_range("priority", fields.priority, -_INT64, _INT64 - 1)
     check_range("prompt_logprobs", fields.prompt_logprobs, 0, card.limits.max_logprobs)
-    if fields.stop_token_ids is not None and len(fields.stop_token_ids) > card.limits.max_logit_bias:
-        raise InvalidRequest("stop_token_ids has too many entries.", param="stop_token_ids")
+    check_stop_token_ids(fields.stop_token_ids, card.limits)
     defaults = card.capabilities
-    json_schema, regex, grammar = constraint(fields)
+    found = constraint(fields, defaults, *constraints)
     return SamplingParams(
         temperature=_first(fields.temperature, defaults.temperature, 1.0),
         top_p=_first(fields.top_p, defaults.top_p, 1.0),
@@ -233,10 +322,10 @@ def sampling_params(fields: SamplingFields, card: Card, logprobs: int | None) ->
         logit_bias=logit_bias(fields.logit_bias, card.limits),
         logprobs=logprobs,
         prompt_logprobs=fields.prompt_logprobs,
-        json_schema=json_schema,
-        regex=regex,
-        grammar=grammar,
-        lora=fields.lora_path if isinstance(fields.lora_path, str) else None,
+        json_schema=found.text if found is not None and found.kind == "json_schema" else None,
+        regex=found.text if found is not None and found.kind == "regex" else None,
+        grammar=found.text if found is not None and found.kind == "grammar" else None,
+        lora=lora(fields.lora_path, defaults),
     )
 
 
@@ -245,63 +334,3 @@ def _first(asked: Any, model_default: Any, ours: Any) -> Any:
     if asked is not None:
         return asked
     return model_default if model_default is not None else ours
-
-
-def constraint(fields: SamplingFields) -> tuple[str | None, str | None, str | None]:
-    """(json_schema, regex, grammar), one set at most. Raises InvalidRequest for two, or for one we cannot pass on."""
-    found = [*_from_response_format(fields.response_format), *_from_structured_outputs(fields.structured_outputs)]
-    if fields.regex is not None:
-        found.append(("regex", fields.regex))
-    if fields.ebnf is not None:
-        found.append(("grammar", fields.ebnf))
-    if len(found) > 1:
-        raise InvalidRequest(
-            "Only one of response_format, structured_outputs, regex and ebnf can be given.", param="response_format"
-        )
-    kinds = dict(found)
-    return kinds.get("json_schema"), kinds.get("regex"), kinds.get("grammar")
-
-
-def _from_response_format(response_format: ResponseFormat | None) -> list[tuple[str, str]]:
-    if response_format is None or response_format.type == "text":
-        return []
-    if response_format.type == "json_object":
-        return [("json_schema", '{"type":"object"}')]
-    if response_format.type == "json_schema":
-        schema = response_format.json_schema.schema if response_format.json_schema is not None else None
-        if not isinstance(schema, dict):
-            raise InvalidRequest(
-                "response_format of type json_schema needs json_schema.schema, an object.",
-                param="response_format.json_schema.schema",
-            )
-        return [("json_schema", msgspec.json.encode(schema).decode())]
-    raise InvalidRequest(
-        f"response_format.type must be text, json_object or json_schema, not {response_format.type[:40]!r}.",
-        param="response_format.type",
-    )
-
-
-def _from_structured_outputs(outputs: StructuredOutputs | None) -> list[tuple[str, str]]:
-    if outputs is None:
-        return []
-    if outputs.structural_tag is not None:
-        raise InvalidRequest("structural_tag is not supported here.", param="structured_outputs.structural_tag")
-    found: list[tuple[str, str]] = []
-    if outputs.json is not None:
-        schema = outputs.json if isinstance(outputs.json, str) else msgspec.json.encode(outputs.json).decode()
-        found.append(("json_schema", schema))
-    if outputs.json_object:
-        found.append(("json_schema", '{"type":"object"}'))
-    if outputs.regex is not None:
-        found.append(("regex", outputs.regex))
-    if outputs.grammar is not None:
-        found.append(("grammar", outputs.grammar))
-    if outputs.choice is not None:
-        if not outputs.choice:
-            raise InvalidRequest("structured_outputs.choice is empty.", param="structured_outputs.choice")
-        # One of some literal strings is a grammar of one rule; JSON's quoting is GBNF's.
-        alternatives = " | ".join(msgspec.json.encode(choice).decode() for choice in outputs.choice)
-        found.append(("grammar", f"root ::= {alternatives}"))
-    if len(found) > 1:
-        raise InvalidRequest("structured_outputs may hold one constraint only.", param="structured_outputs")
-    return found

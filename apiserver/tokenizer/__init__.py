@@ -39,10 +39,10 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str: ...
 
-    def decode_stream(self, skip_special_tokens: bool) -> Callable[[int], str | None]:
-        """A step function that gives text when a character is whole, else None."""
+    def has_token(self, token_id: int) -> bool:
+        """Whether the id stands for a token: a model may have more ids than its tokenizer, and decoding drops those."""
         ...
 
     def fallback_byte(self, token_id: int) -> int | None:
-        """The byte that a `<0x..>` token of a byte-fallback vocabulary stands for; None for every other token."""
+        """The byte that a `<0x..>` token stands for, where the decoder falls back on bytes; None for every other id."""
         ...

@@ -4,14 +4,16 @@
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from tokenizers import Tokenizer as Backend
-from tokenizers.decoders import DecodeStream
 
 from apiserver.tokenizer import DecoderFamily
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2}|\+[0-9A-Fa-f])>")  # what the ByteFallback decoder takes for a byte
 
 
 class HfTokenizer:
@@ -28,11 +30,12 @@ class HfTokenizer:
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        steps = _decoder_steps(backend)
         self.decoder_family: DecoderFamily
-        self.decoder_family, self.strips_leading_space = _decoder_family(backend)
-        table = _BYTE_TABLES[self.decoder_family](backend)
-        self._table = table
-        self.token_bytes: Callable[[int], bytes] = table.__getitem__
+        self.decoder_family, self.strips_leading_space = _decoder_family(steps)
+        self.token_bytes: Callable[[int], bytes] = _byte_table(backend, steps).__getitem__
+        falls_back = any(step["type"] == "ByteFallback" for step in steps)
+        self._fallback_bytes = _FallbackTable(backend) if falls_back else None
         self.longest_token_bytes = max((len(token.encode()) for token in vocabulary), default=1)
 
     @classmethod
@@ -58,30 +61,29 @@ class HfTokenizer:
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    def decode_stream(self, skip_special_tokens: bool) -> Callable[[int], str | None]:
-        stream = DecodeStream(skip_special_tokens=skip_special_tokens)
-        backend = self._backend
-        return lambda token_id: stream.step(backend, token_id)
+    def has_token(self, token_id: int) -> bool:
+        return self._backend.id_to_token(token_id) is not None
 
     def fallback_byte(self, token_id: int) -> int | None:
-        token = self._backend.id_to_token(token_id)
-        if token is not None and len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-            try:
-                return int(token[3:5], 16)
-            except ValueError:
-                return None
-        return None
+        return None if self._fallback_bytes is None else self._fallback_bytes[token_id]
 
 
-def _decoder_family(backend: Backend) -> tuple[DecoderFamily, bool]:
-    """Which family the decoder belongs to, read off its own description; and whether it strips a leading space."""
-    decoder = backend.decoder
-    if decoder is None:
-        return "other", False
-    state = cast(dict[str, Any], json.loads(decoder.__getstate__()))
-    if state["type"] == "ByteLevel":
-        return "byte_level", False
-    steps = cast(list[dict[str, Any]], state.get("decoders", [])) if state["type"] == "Sequence" else []
+def _decoder_steps(backend: Backend) -> list[dict[str, Any]]:
+    """The decoder's own description, as the list of its steps."""
+    if backend.decoder is None:
+        return []
+    state = cast(dict[str, Any], json.loads(backend.decoder.__getstate__()))
+    return _flattened(state)
+
+
+def _flattened(step: dict[str, Any]) -> list[dict[str, Any]]:
+    if step["type"] != "Sequence":
+        return [step]
+    return [inner for outer in cast(list[dict[str, Any]], step["decoders"]) for inner in _flattened(outer)]
+
+
+def _decoder_family(steps: list[dict[str, Any]]) -> tuple[DecoderFamily, bool]:
+    """Which family a decoder of these steps belongs to; and whether it strips a leading space."""
     match [step["type"] for step in steps]:
         case ["ByteLevel"]:
             return "byte_level", False
@@ -137,25 +139,43 @@ class _PieceTable(_ByteLevelTable):
 
     def __missing__(self, token_id: int) -> bytes:
         token = self._backend.id_to_token(token_id) or ""
-        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-            raw = bytes([int(token[3:5], 16)])
-        else:
-            raw = token.replace("▁", " ").encode()
+        byte = _fallback_byte(token)
+        raw = token.replace("▁", " ").encode() if byte is None else bytes((byte,))
         self[token_id] = raw
         return raw
 
 
 class _DecodedTable(_ByteLevelTable):
-    """The same where only the tokenizer knows: what it makes of the token alone."""
+    """The same where only the tokenizer knows: what a second token adds to an equal first one."""
 
     def __missing__(self, token_id: int) -> bytes:
-        raw = self._backend.decode([token_id], skip_special_tokens=False).encode()
-        self[token_id] = raw
+        once = self._backend.decode([token_id], skip_special_tokens=False)
+        twice = self._backend.decode([token_id, token_id], skip_special_tokens=False)
+        # Alone, a token is the first of its text, where word marks mean nothing: it would lack the space before it.
+        text = twice.removeprefix(once) if twice.startswith(once) and len(twice) > len(once) else once
+        self[token_id] = raw = text.encode()
         return raw
 
 
-_BYTE_TABLES: dict[DecoderFamily, type[_ByteLevelTable]] = {
-    "byte_level": _ByteLevelTable,
-    "byte_fallback": _PieceTable,
-    "other": _DecodedTable,
-}
+class _FallbackTable(dict[int, int | None]):
+    """Token id → the byte that it stands for, filled as ids are seen."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self._backend = backend
+
+    def __missing__(self, token_id: int) -> int | None:
+        byte = self[token_id] = _fallback_byte(self._backend.id_to_token(token_id) or "")
+        return byte
+
+
+def _fallback_byte(token: str) -> int | None:
+    found = _BYTE_TOKEN.fullmatch(token)
+    return None if found is None else int(found.group(1), 16)
+
+
+def _byte_table(backend: Backend, steps: list[dict[str, Any]]) -> _ByteLevelTable:
+    kinds = [step["type"] for step in steps]
+    if "ByteLevel" in kinds:
+        return _ByteLevelTable(backend)
+    return _PieceTable(backend) if "ByteFallback" in kinds else _DecodedTable(backend)

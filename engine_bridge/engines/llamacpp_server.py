@@ -2,7 +2,8 @@
 
 As it comes (2026.10) it opens an HTTP server of its own, takes over SIGINT and SIGTERM, and keeps up to 8 GiB of old
 prompts in memory. Here its HTTP server gets a Unix socket in a private directory and a random key, and the socket is
-deleted as soon as it stands; the process's own signal handlers are put back.
+deleted as soon as it stands; the process's own signal handlers are put back. One thing stays: it writes a client's
+grammar that does not parse to stderr, whatever its log level.
 """
 
 import importlib
@@ -37,7 +38,7 @@ class LlamaCppOptions:
     gpu_layers: int = -1
     """Layers on the GPU, where the wheel has been built for one; -1 = all."""
     verbosity: int = 0
-    """llama.cpp's own log on stderr: 0 nothing, 1 errors, 2 warnings, 3 all."""
+    """llama.cpp's own log on stderr: 0 nothing, 1 errors, 2 warnings, 3 all. From 1 on, each bad request is a line."""
 
 
 class CompletionServer(Protocol):

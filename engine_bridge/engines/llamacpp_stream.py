@@ -146,6 +146,7 @@ class Completion:
             self._request, prompt=prompt, max_tokens=max_tokens, ignore_eos=ignore_eos, logit_bias=logit_bias
         )
         self._sampled = 0
+        self._held = None  # one that min_tokens' first call sampled beyond its share is sampled again
         self._complete(server, body, self._on_chunk)
 
     def _vet_schema(self, server: CompletionServer, schema: str) -> None:
@@ -166,9 +167,10 @@ class Completion:
         self._complete(server, {**body, "temperature": 0.0}, on_chunk)
         if sampled[:1] == [eos_token_ids[0]]:
             raise Refused("json_schema is not one that this engine can compile")
-        if len(self._vetted_schemas) >= _MAX_VETTED_SCHEMAS:
-            self._vetted_schemas.clear()
-        self._vetted_schemas.add(schema)
+        if sampled:  # none, if the run was aborted meanwhile
+            if len(self._vetted_schemas) >= _MAX_VETTED_SCHEMAS:
+                self._vetted_schemas.clear()
+            self._vetted_schemas.add(schema)
 
     def _complete(self, server: CompletionServer, body: dict[str, object], on_chunk: Callable[[_Chunk], bool]) -> None:
         """Run a completion until it ends, `on_chunk` says True, or the run is aborted. Raises Refused."""

@@ -79,6 +79,7 @@ class SimOptions:
     prefill_tokens_per_second: float = math.inf
     max_running: int = 256
     max_waiting: int = 0  # 0 = no limit
+    load_seconds: float = 0.0
     faults: tuple[Fault, ...] = ()
 
 
@@ -116,6 +117,7 @@ class SimEngine:
         self._emit = emit
         self._loop = asyncio.get_running_loop()
         options = self._options
+        await asyncio.sleep(options.load_seconds)
         if options.task == "embed":
             self._vectors = [_unit_vector(seed, options.dimensions) for seed in range(_VECTORS)]
         generates = options.task == "generate"
@@ -353,6 +355,7 @@ def create(model: str, arguments: list[str]) -> SimEngine:
     parser.add_argument("--prefill-tokens-per-second", type=float, default=defaults.prefill_tokens_per_second)
     parser.add_argument("--max-running", type=int, default=defaults.max_running)
     parser.add_argument("--max-waiting", type=int, default=defaults.max_waiting)
+    parser.add_argument("--load-seconds", type=float, default=defaults.load_seconds)
     parser.add_argument("--fault", type=Fault.parse, action="append", default=[], help="KIND:TOKEN_ID[:AFTER]")
     options = parser.parse_args(arguments)
     values = vars(options)

@@ -1,0 +1,68 @@
+"""The engine's logprobs → events': each token with its own text, its true bytes and its place in the text."""
+
+from apiserver.events import PreparedPrompt, TokenLogprob
+from apiserver.pipeline.detokenize import make_detokenizer
+from apiserver.tokenizer import Tokenizer
+from engine_bridge.wire import TokenLogprobs
+
+
+class Scorer:
+    """One a choice. A token's place is an offset in prompt + completion, as OpenAI counts."""
+
+    __slots__ = ("_tokenizer",)
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def token(self, token_id: int, entry: TokenLogprobs | None, offset: int) -> TokenLogprob:
+        """One token's logprob; `entry` is None for a prompt's first token, which nothing precedes."""
+        raw = self._tokenizer.token_bytes(token_id)
+        text = raw.decode(errors="replace")
+        if entry is None:
+            return TokenLogprob(token_id, None, text, raw, (), offset)
+        top = tuple(self._alternative(other, logprob, offset) for other, logprob in entry.top)
+        return TokenLogprob(token_id, _finite(entry.logprob), text, raw, top, offset)
+
+    def _alternative(self, token_id: int, logprob: float, offset: int) -> TokenLogprob:
+        raw = self._tokenizer.token_bytes(token_id)
+        return TokenLogprob(token_id, _finite(logprob), raw.decode(errors="replace"), raw, (), offset)
+
+    def place(self, token_id: int, before: int, told: str) -> int:
+        """Where a token begins, when `told` is what the detokenizer gave for it and `before` characters came earlier.
+
+        Text that was held back may come with it, so a token's own text is looked for at the end; a part of a character
+        is where its character is.
+        """
+        own = self._tokenizer.token_bytes(token_id).decode(errors="replace")
+        return before + len(told) - len(own) if told.endswith(own) else before
+
+    def prompt(self, prompt: PreparedPrompt, entries: tuple[TokenLogprobs | None, ...]) -> list[TokenLogprob]:
+        """The prompt's own logprobs, one a token."""
+        offsets = self._prompt_offsets(prompt.token_ids, prompt.text or "")
+        return [
+            self.token(token_id, entry, offset)
+            for token_id, entry, offset in zip(prompt.token_ids, entries, offsets, strict=True)
+        ]
+
+    def _prompt_offsets(self, token_ids: list[int], text: str) -> list[int]:
+        """Where each token begins in the prompt as the client knows it, which need not have the tokenizer's own BOS."""
+        decoded, offsets = self._walk(token_ids, skip_special_tokens=True)
+        if decoded != text:
+            decoded, offsets = self._walk(token_ids, skip_special_tokens=False)
+        ahead = len(decoded) - len(text) if decoded.endswith(text) else 0
+        return [min(max(0, offset - ahead), len(text)) for offset in offsets]
+
+    def _walk(self, token_ids: list[int], *, skip_special_tokens: bool) -> tuple[str, list[int]]:
+        detokenizer = make_detokenizer(self._tokenizer, skip_special_tokens=skip_special_tokens)
+        size, texts, offsets = 0, list[str](), list[int]()
+        for token_id in token_ids:
+            text = detokenizer.feed(token_id)
+            offsets.append(self.place(token_id, size, text))
+            size += len(text)
+            texts.append(text)
+        return "".join(texts) + detokenizer.flush(), offsets
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity; vLLM's floor for it."""
+    return max(logprob, -9999.0)
