@@ -1,6 +1,13 @@
 """What the pool is told, as frozen data. Parsed once, by cli; everybody gets the piece that concerns them."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+BackendName = Literal["auto", "fastokens", "hf"]
+"""Which encoder is asked for."""
+
+Order = Literal["arrival", "ready", "inline"]
+"""In which order a worker's preprocessing is done; `inline` never leaves the loop, for comparisons."""
 
 
 @dataclass(frozen=True, slots=True)

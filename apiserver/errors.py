@@ -15,6 +15,7 @@ ApiError
 └── Unavailable           503  loading, overloaded, draining or dead; carries Retry-After
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 _MOST_MESSAGE = 1000
@@ -75,6 +76,14 @@ class MethodNotAllowed(ApiError):
     status = 405
     type = "invalid_request_error"
 
+    def __init__(self, message: str, *, allowed: Sequence[str]) -> None:
+        super().__init__(message)
+        self._allowed = allowed
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"allow": ", ".join(self._allowed)}
+
 
 class RequestTimeout(ApiError):
     status = 408
@@ -120,9 +129,9 @@ class Unavailable(ApiError):
         return {"retry-after": str(self.retry_after_seconds)}
 
 
-def shown(value: object) -> str:
+def shown(value: object, *, most: int = 40) -> str:
     """A value of the client's as an error message may quote it."""
-    return _readable(value if isinstance(value, str) else repr(value), 40)
+    return _readable(value if isinstance(value, str) else repr(value), most)
 
 
 def _readable(text: str, most: int) -> str:

@@ -12,7 +12,7 @@ import yaml
 from apiserver import __version__
 from apiserver.board import MAX_SLOTS
 from apiserver.card import Limits
-from apiserver.config import AccessSettings, HttpSettings, ListenSettings
+from apiserver.config import AccessSettings, BackendName, HttpSettings, ListenSettings, Order
 
 _DESCRIPTION = """\
 A pool of forked API servers in front of one LLM or embedding engine.
@@ -34,6 +34,8 @@ class ServeSettings:
     model: str
     engine: str
     tokenizer: str | None
+    tokenizer_backend: BackendName
+    preprocess_order: Order
     chat_template: str | None
     served_model_name: tuple[str, ...]
     max_model_len: int | None
@@ -84,6 +86,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--engine", choices=("auto", "llamacpp", "onnx", "sim"), default="auto", help="default: what fits the model"
     )
     group.add_argument("--tokenizer", "--tokenizer-path", help="where the tokenizer is, if not with the model")
+    group.add_argument(
+        "--tokenizer-backend",
+        choices=("auto", "fastokens", "hf"),
+        default="auto",
+        help="auto: fastokens where its ids agree with tokenizers'",
+    )
     group.add_argument("--chat-template", metavar="FILE", help="a jinja file, or the template itself")
     group.add_argument("--served-model-name", nargs="+", metavar="NAME", help="names that clients may use")
     group.add_argument("--any-model", action="store_true", help="accept every model name")
@@ -99,6 +107,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="replace an API server whose event loop has stood still for so long",
     )
+    group.add_argument(
+        "--preprocess-order",
+        choices=("arrival", "ready"),
+        default="arrival",
+        help="ready lets short prompts pass long ones that are being encoded",
+    )
+    group.add_argument("--preprocess-inline", action="store_true", help="never use the thread (for comparisons)")
     group.add_argument(
         "--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="for running requests at SIGTERM"
     )
@@ -160,6 +175,8 @@ def parse_serve(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Se
         model=model,
         engine=options.engine,
         tokenizer=options.tokenizer,
+        tokenizer_backend=options.tokenizer_backend,
+        preprocess_order="inline" if options.preprocess_inline else options.preprocess_order,
         chat_template=options.chat_template,
         served_model_name=tuple(_strings(options.served_model_name or [])),
         max_model_len=options.max_model_len,

@@ -19,9 +19,11 @@ from apiserver.config import ListenSettings, ModelSettings
 from apiserver.flags import ServeSettings
 from apiserver.http.app import ROUTES
 from apiserver.metrics import Metrics
+from apiserver.pipeline.pace import measure
+from apiserver.pipeline.preprocess import Preprocessor
 from apiserver.supervisor import EngineCommand, Patience, Supervisor
+from apiserver.tokenizer.backends import TokenizerChoice, choose
 from apiserver.tokenizer.byte import CHAT_TEMPLATE, byte_tokenizer_json
-from apiserver.tokenizer.hf import HfTokenizer
 from apiserver.tokenizer.messages import TemplateError
 from apiserver.tokenizer.source import TokenizerError, TokenizerFiles, prepare
 from apiserver.tokenizer.template import ChatTemplate
@@ -50,6 +52,7 @@ def serve(settings: ServeSettings) -> int:
     logs.set_up(settings.log_level, "pool")
     # Said before the fork, once: unset, tokenizers warns in every child and decides for itself.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ["FASTOKENS_BPE_THREADS"] = "1"  # more would start a thread, and whoever forks must have one
     listener = _bind(settings.listen)
     log.info("listening on %s", settings.listen.uds or _base_url(settings, _port(listener)))
     run_directory = Path(tempfile.mkdtemp(prefix="apiserver-"))  # 0700: nobody else can reach the engine
@@ -64,7 +67,11 @@ def serve(settings: ServeSettings) -> int:
 def _supervise(settings: ServeSettings, listener: socket.socket, run_directory: Path) -> int:
     try:
         model = _resolve(settings)
-        tokenizer, files, template = _load_tokenizer(settings, model)
+        text = _read_text(settings, model)
+        inline, threaded = text.preprocessor(), text.preprocessor()
+        # Warmed before the fork: fastokens' first call takes 0.1 to 0.4 s and 40 MB of tables, which all workers share.
+        measure(threaded.encoder)
+        pace = measure(inline.encoder)
     except (models.ModelError, TokenizerError, TemplateError, OSError) as error:
         raise LaunchError(str(error)) from error
     board = Board(settings.api_server_count)
@@ -81,9 +88,11 @@ def _supervise(settings: ServeSettings, listener: socket.socket, run_directory: 
         engine_row=row,
         listeners=(listener,),
         engine_address=engine_address,
-        tokenizer=tokenizer,
-        template=template,
-        special_tokens=files.special_tokens if files is not None else {},
+        inline=inline,
+        threaded=threaded,
+        pace=pace,
+        preprocess_order=settings.preprocess_order,
+        encoder_reason=text.choice.reason,
         metrics=Metrics(ROUTES),
         model=ModelSettings(
             model=settings.model,
@@ -102,7 +111,8 @@ def _supervise(settings: ServeSettings, listener: socket.socket, run_directory: 
         log_level=settings.log_level,
     )
     command = EngineCommand(
-        _engine_argv(settings, model, tokenizer, files, engine_address(1), row_descriptor), (row_descriptor,)
+        _engine_argv(settings, model, text, inline.tokenizer.vocab_size, engine_address(1), row_descriptor),
+        (row_descriptor,),
     )
     supervisor = Supervisor(
         board,
@@ -111,7 +121,9 @@ def _supervise(settings: ServeSettings, listener: socket.socket, run_directory: 
         command,
         row,
         Patience(settings.drain_delay, settings.http.drain_seconds, settings.api_server_timeout),
-        on_ready=lambda: _announce(settings, model, names, tokenizer.name, board, row, _port(listener)),
+        on_ready=lambda: _announce(
+            settings, model, names, f"{text.choice.encoder_name} ({text.choice.reason})", board, row, _port(listener)
+        ),
     )
     # What is alive now lives for ever and is shared: the collector need not touch (and so copy) its pages.
     gc.collect()
@@ -180,19 +192,32 @@ def _resolve(settings: ServeSettings) -> _Plan:
     return _Plan(model.name, model.path, model.engine, settings.tokenizer or model.tokenizer, template)
 
 
-def _load_tokenizer(
-    settings: ServeSettings, model: _Plan
-) -> tuple[HfTokenizer, TokenizerFiles | None, ChatTemplate | None]:
-    if model.tokenizer is None:  # only the simulated engine speaks without one: one token a byte
-        tokenizer, files, template, special = HfTokenizer(byte_tokenizer_json()), None, CHAT_TEMPLATE, dict[str, str]()
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """What the model's text is made of: the tokenizer choice, its files, and the chat template's source."""
+
+    choice: TokenizerChoice
+    files: TokenizerFiles | None
+    template: str | None
+
+    def preprocessor(self) -> Preprocessor:
+        """A new one, with backends and a template environment of its own. Raises TemplateError."""
+        tokenizer, encoder = self.choice.make()
+        special = self.files.special_tokens if self.files is not None else {}
+        template = ChatTemplate(self.template, special) if self.template is not None else None
+        return Preprocessor(tokenizer, encoder, template, special)
+
+
+def _read_text(settings: ServeSettings, plan: _Plan) -> _Text:
+    if plan.tokenizer is None:  # only the simulated engine speaks without one: one token a byte
+        choice, files, template = TokenizerChoice(byte_tokenizer_json(), "hf", "one token a byte"), None, CHAT_TEMPLATE
     else:
-        files = prepare(model.tokenizer, models.cache_root() / "tokenizers")
-        tokenizer = HfTokenizer.load(files.tokenizer_json)
-        template, special = files.chat_template, files.special_tokens
-    better = settings.chat_template or model.chat_template
-    if better is not None:
-        template = _read_template(better)
-    return tokenizer, files, ChatTemplate(template, special) if template is not None else None
+        cache = models.cache_root() / "tokenizers"
+        files = prepare(plan.tokenizer, cache)
+        choice = choose(files.tokenizer_json, settings.tokenizer_backend, cache)
+        template = files.chat_template
+    better = settings.chat_template or plan.chat_template
+    return _Text(choice, files, _read_template(better) if better is not None else template)
 
 
 def _read_template(source: str) -> str:
@@ -205,17 +230,17 @@ def _read_template(source: str) -> str:
 def _engine_argv(
     settings: ServeSettings,
     model: _Plan,
-    tokenizer: HfTokenizer,
-    files: TokenizerFiles | None,
+    text: _Text,
+    vocab_size: int,
     address: str,
     row_descriptor: int,
 ) -> list[str]:
     """The engine core's command line; what the user wrote after `--` comes last, so it wins."""
     ours: list[str] = []
     if model.engine == "sim":
-        ours += ["--vocab-size", str(tokenizer.vocab_size)]
-        if files is not None and files.eos_token_ids:
-            ours += ["--eos-token-id", str(files.eos_token_ids[0])]
+        ours += ["--vocab-size", str(vocab_size)]
+        if text.files is not None and text.files.eos_token_ids:
+            ours += ["--eos-token-id", str(text.files.eos_token_ids[0])]
     if settings.max_model_len is not None:
         ours += ["--max-model-len", str(settings.max_model_len)]
     return [

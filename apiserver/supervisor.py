@@ -28,8 +28,9 @@ _CRASH_LOOP_DEATHS = 5  # … and so many of them in a row, in one slot, are a c
 _FORK_RETRY_SECONDS = 1.0
 _ENGINE_STOP_SECONDS = 5.0
 _LOADING_ENGINE_STOP_SECONDS = 1.0  # it has nobody to answer, and loading code may not listen
-_LAST_WORDS_SECONDS = 2.0  # after a fault: workers tell every client before they go
-_KILL_GRACE_SECONDS = 3.0  # beyond the drain's own limit, before SIGKILL
+_ENGINE_DEATH_SECONDS = 2.0  # after it: idle clients that ask get a 503, and not a closed connection
+_DRAIN_SLACK_SECONDS = 1.5
+_END_SECONDS = 3.0  # for the error ends to leave, before SIGKILL
 
 log = logging.getLogger("apiserver.supervisor")
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -78,7 +79,8 @@ class _Phase(Enum):
     RUNNING = 0
     DELAYING = 1  # not ready any more, but the door is open (load balancers need time to notice)
     DRAINING = 2  # the door is shut; workers finish what runs
-    STOPPING_ENGINE = 3
+    ENDING = 3  # workers tell whoever still waits, and go
+    STOPPING_ENGINE = 4
 
 
 class Supervisor:
@@ -126,7 +128,7 @@ class Supervisor:
                 case signal.SIGTERM | signal.SIGINT:
                     self._on_stop_signal()
                 case signal.SIGQUIT:
-                    self._stop_at_once(ExitCode.STOPPED)
+                    self._end(ExitCode.STOPPED)
                 case signal.SIGHUP:
                     log.info("SIGHUP: nothing is read again in this version")
                 case _:
@@ -201,7 +203,7 @@ class Supervisor:
             return
         if code == ExitCode.CANNOT_START and not has_served:
             log.error("API server %d (pid %d) could not start; stopping the pool", slot, pid)
-            self._stop_at_once(ExitCode.CANNOT_START)
+            self._end(ExitCode.CANNOT_START)
             return
         self._board.count_death()
         self._young_deaths[slot] = self._young_deaths[slot] + 1 if was_young else 0
@@ -215,7 +217,7 @@ class Supervisor:
                 _CRASH_LOOP_DEATHS - 1,
                 _YOUNG_SECONDS,
             )
-            self._stop_at_once(ExitCode.CRASH_LOOP)
+            self._end(ExitCode.CRASH_LOOP)
             return
         log.warning("API server %d (pid %d) died (%s); replacing it", slot, pid, _how(code))
         self._replace(slot)
@@ -235,46 +237,53 @@ class Supervisor:
             return
         if self._engine_status.has_been_ready:
             log.error("the engine core died (%s); every waiting request is answered with an error", _how(code))
-            self._stop_at_once(ExitCode.ENGINE_DIED)
+            self._blame(ExitCode.ENGINE_DIED)
+            if self._phase in (_Phase.RUNNING, _Phase.DELAYING):
+                self._drain(_ENGINE_DEATH_SECONDS)  # nothing runs any more, so this takes no time
         elif self._phase is _Phase.RUNNING:
             log.error("the engine core could not start (%s); stopping", _how(code))
-            self._stop_at_once(ExitCode.CANNOT_START)
+            self._end(ExitCode.CANNOT_START)
 
     # ---- the end ----
 
     def _on_stop_signal(self) -> None:
         if self._phase is not _Phase.RUNNING:
             log.info("second signal: stopping at once")
-            self._stop_at_once(ExitCode.STOPPED)
+            self._end(ExitCode.STOPPED)
             return
-        patience = self._patience
-        log.info("draining: no new connections, %.0f s for running requests", patience.drain)
+        log.info("draining: no new connections, %.0f s for running requests", self._patience.drain)
         self._board.set_draining()
-        if patience.drain_delay > 0:
-            self._phase, self._deadline = _Phase.DELAYING, time.monotonic() + patience.drain_delay
+        if self._patience.drain_delay > 0:
+            self._phase, self._deadline = _Phase.DELAYING, time.monotonic() + self._patience.drain_delay
         else:
-            self._drain()
+            self._drain(self._patience.drain)
 
-    def _drain(self) -> None:
-        self._shut_door(signal.SIGTERM, self._patience.drain)
+    def _drain(self, seconds: float) -> None:
+        """Refuse new connections for every holder of the socket; workers finish what runs, then stop."""
+        # The workers know the same limit, and end their requests at it; the slack lets them.
+        self._phase, self._deadline = _Phase.DRAINING, time.monotonic() + seconds + _DRAIN_SLACK_SECONDS
+        self._board.set_draining()
+        self._shut_door()
+        self._signal_workers(signal.SIGTERM)
 
-    def _stop_at_once(self, code: ExitCode) -> None:
-        """With just enough time to tell everybody. The first fault's code is the one that the pool exits with."""
+    def _end(self, code: ExitCode) -> None:
+        """Stop now, with just enough time to tell everybody who waits. The first fault's code is the pool's."""
+        self._blame(code)
+        if self._phase in (_Phase.ENDING, _Phase.STOPPING_ENGINE):
+            return
+        self._phase, self._deadline = _Phase.ENDING, time.monotonic() + _END_SECONDS
+        self._board.set_draining()
+        self._shut_door()
+        self._signal_workers(signal.SIGQUIT)
+
+    def _blame(self, code: ExitCode) -> None:
         if self._exit_code is ExitCode.STOPPED:
             self._exit_code = code
-        self._board.set_draining()
-        if self._phase is not _Phase.STOPPING_ENGINE:
-            self._shut_door(signal.SIGQUIT, _LAST_WORDS_SECONDS)
 
-    def _shut_door(self, number: int, seconds: float) -> None:
-        """Refuse new connections for every holder of the socket, and have the workers finish within `seconds`."""
-        self._phase, self._deadline = _Phase.DRAINING, time.monotonic() + seconds + _KILL_GRACE_SECONDS
+    def _shut_door(self) -> None:
         for listener in self._listeners:
             with contextlib.suppress(OSError):  # it has been shut before
                 listener.shutdown(socket.SHUT_RDWR)
-        self._signal_workers(number)
-        if not self._workers:
-            self._stop_engine()
 
     def _stop_engine(self) -> None:
         self._phase = _Phase.STOPPING_ENGINE
@@ -287,6 +296,8 @@ class Supervisor:
     def _signal_workers(self, number: int) -> None:
         for pid in self._workers:
             os.kill(pid, number)
+        if not self._workers:
+            self._stop_engine()
 
     # ---- what is due by time ----
 
@@ -306,8 +317,10 @@ class Supervisor:
     def _on_deadline(self) -> None:
         match self._phase:
             case _Phase.DELAYING:
-                self._drain()
+                self._drain(self._patience.drain)
             case _Phase.DRAINING:
+                self._end(ExitCode.STOPPED)
+            case _Phase.ENDING:
                 log.warning("%d API servers did not stop in time; killing them", len(self._workers))
                 self._signal_workers(signal.SIGKILL)
             case _Phase.STOPPING_ENGINE:
@@ -332,7 +345,7 @@ class Supervisor:
             row.set(Cell.HEARTBEAT, time.monotonic_ns())  # once is enough
             os.kill(pid, signal.SIGKILL)
             if row.state is WorkerState.STARTING:
-                self._stop_at_once(ExitCode.CANNOT_START)
+                self._end(ExitCode.CANNOT_START)
                 return
 
     def _say_ready(self) -> None:

@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import uvloop
@@ -16,15 +16,15 @@ import uvloop
 from apiserver import log as logs
 from apiserver.board import Board, Cell, Slot, WorkerState
 from apiserver.card import Limits
-from apiserver.config import AccessSettings, HttpSettings, ModelSettings
+from apiserver.config import AccessSettings, HttpSettings, ModelSettings, Order
 from apiserver.http.app import create_app
 from apiserver.http.server import HttpServer
 from apiserver.http.service import Service
 from apiserver.metrics import Metrics
 from apiserver.pipeline import Pipeline
+from apiserver.pipeline.lane import Lane
+from apiserver.pipeline.pace import Pace
 from apiserver.pipeline.preprocess import Preprocessor
-from apiserver.tokenizer import Tokenizer
-from apiserver.tokenizer.template import ChatTemplate
 from engine_bridge.client import EngineClient
 from engine_bridge.status import EngineRow, EngineState, Field
 from engine_bridge.transport import make_context
@@ -45,9 +45,11 @@ class Preloaded:
     engine_row: EngineRow
     listeners: Sequence[socket.socket]
     engine_address: Callable[[int], str]  # epoch → address
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-    special_tokens: Mapping[str, str]
+    inline: Preprocessor
+    threaded: Preprocessor
+    pace: Pace
+    preprocess_order: Order
+    encoder_reason: str  # why this encoder and not another
     metrics: Metrics
     model: ModelSettings
     http: HttpSettings
@@ -79,6 +81,7 @@ class _Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
+        self._lane = Lane(preloaded.inline, preloaded.threaded, preloaded.pace, preloaded.preprocess_order)
         context = make_context()
         client = EngineClient(context, f"api-{slot.number}.{os.getpid()}", on_change=self._on_engine_change)
         self._client = client
@@ -103,6 +106,7 @@ class _Worker:
         await asyncio.gather(heart, return_exceptions=True)
         client.disconnect("the API server is stopping")
         context.term()
+        self._lane.close()
         return self._exit_code()
 
     def _exit_code(self) -> int:
@@ -114,17 +118,19 @@ class _Worker:
 
     def _service(self, client: EngineClient) -> Service:
         preloaded = self._preloaded
-        preprocessor = Preprocessor(preloaded.tokenizer, preloaded.template, preloaded.special_tokens)
         return Service(
             board=preloaded.board,
             slot=self._slot,
             engine_row=preloaded.engine_row,
             client=client,
-            pipeline=Pipeline(client, preprocessor),
+            pipeline=Pipeline(client, self._lane),
+            encoder=preloaded.inline.encoder.name,
+            encoder_reason=preloaded.encoder_reason,
+            preprocess_order=preloaded.preprocess_order,
             metrics=preloaded.metrics,
             model=preloaded.model,
             limits=preloaded.limits,
-            tokenizer_vocab_size=preloaded.tokenizer.vocab_size,
+            tokenizer_vocab_size=preloaded.inline.tokenizer.vocab_size,
             created=preloaded.created,
         )
 

@@ -15,8 +15,11 @@ READ_SECONDS = 20.0
 class OpenRequest:
     """A request that has been sent. Leaving the block closes its connection, finished or not."""
 
-    def __init__(self, url: str, path: str, body: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, path: str, body: Mapping[str, Any], *, receive_buffer: int | None = None) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=READ_SECONDS)
+        self._connection.connect()
+        if receive_buffer is not None:
+            self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self._response: http.client.HTTPResponse | None = None
         self._read: list[bytes] = []
         self._connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
@@ -48,8 +51,7 @@ class OpenRequest:
         """The whole body. Raises http.client.IncompleteRead or an OSError if the connection is cut before its end."""
         while self.read_some():
             pass
-        # read1 takes the end of the connection for the end of the body; the chunk that says so must have come.
-        if self.response.chunked and self.response.chunk_left is not None:
+        if self.response.length:  # a body that is not chunked: read1 takes the end of the connection for its end
             raise http.client.IncompleteRead(b"".join(self._read))
         return b"".join(self._read)
 
@@ -72,6 +74,29 @@ class OpenRequest:
         """As a client that crashed: the connection is reset (RST)."""
         self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
+
+
+class KeptConnection(http.client.HTTPConnection):
+    """One keep-alive connection, which is not opened again behind the test's back. A block."""
+
+    auto_open = 0
+
+    def __init__(self, url: str) -> None:
+        super().__init__(urlsplit(url).netloc, timeout=READ_SECONDS)
+        self.connect()
+
+    def __enter__(self) -> "KeptConnection":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def get(self, path: str) -> http.client.HTTPResponse:
+        """The answer, its body read (and dropped)."""
+        self.request("GET", path)
+        response = self.getresponse()
+        response.read()
+        return response
 
 
 def text_of(events: list[Any]) -> str:

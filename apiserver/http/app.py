@@ -5,17 +5,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from apiserver.board import Cell
 from apiserver.config import AccessSettings, HttpSettings
-from apiserver.errors import ApiError, Internal, MethodNotAllowed, NotFound
+from apiserver.errors import ApiError, Internal, MethodNotAllowed, NotFound, shown
 from apiserver.http.access import KeyGuard
 from apiserver.http.call import Call
 from apiserver.http.endpoint import Endpoint, respond_error
@@ -25,7 +22,6 @@ from apiserver.protocol.chat_completions import ChatCompletion
 from apiserver.protocol.completions import Completion
 from apiserver.protocol.embeddings import Embeddings
 from apiserver.protocol.exchange import Exchange
-from apiserver.protocol.openai import error_document
 from apiserver.protocol.tokenize import Detokenize, Tokenize
 
 DIALECTS: dict[str, type[Exchange]] = {
@@ -42,30 +38,43 @@ OPEN_ROUTES = frozenset(("/health", "/ready", "/live", "/ping", "/metrics", "/ve
 
 OPS_ROUTES = (*sorted(OPEN_ROUTES), "/pool", "/v1/models", "/v1/models/{model:path}")
 NO_ROUTE = "none"
+"""What is asked for under no route's path. It wants a key like the rest: who has none learns nothing of the routes."""
 ROUTES = (*DIALECTS, *OPS_ROUTES, NO_ROUTE)
 """Every route's name, as the metrics count it."""
 
-log = logging.getLogger("apiserver.access")
+_POST = ("POST",)
+_GET = ("GET", "HEAD")
+_MOST_LOGGED_PATH = 500
 CLIENT_LEFT = 499  # nginx's number for a client that went before its answer
+
+log = logging.getLogger("apiserver.access")
+
+Handle = Callable[[Call], Awaitable[None]]
 
 
 class _Target:
-    """An endpoint as the ASGI application of one route: key, count, call, log."""
+    """An endpoint as the ASGI application of one route: key, method, count, call, log.
+
+    It looks at the method itself, so that a wrong one is answered like everything else: after the key, in the route's
+    own shape, counted under the route.
+    """
 
     def __init__(
         self,
         route: str,
-        handle: Callable[[Call], Awaitable[None]],
+        handle: Handle,
         service: Service,
-        guard: KeyGuard | None,
+        guard: KeyGuard,
         settings: HttpSettings,
+        *,
+        methods: Sequence[str],
         dialect: type[Exchange] = ChatCompletion,
     ) -> None:
         self._route = route
         self._handle = handle
         self._service = service
-        self._guard = guard
-        self._settings = settings
+        self._guard = None if route in OPEN_ROUTES else guard
+        self._methods = methods
         self._dialect = dialect
         self._logs = settings.access_log and route not in OPEN_ROUTES
 
@@ -93,12 +102,19 @@ class _Target:
             cells[Cell.IN_FLIGHT] -= 1
             metrics.response_ended(self._route, status)
             if self._logs:
-                log.info("%s %s %s %d", call.request_id, scope["method"], scope["path"], status)
+                # As it was sent, still percent-encoded: a decoded line break would forge a line of the log.
+                path = scope["raw_path"][:_MOST_LOGGED_PATH].decode("latin-1")
+                log.info("%s %s %s %d", call.request_id, scope["method"], path, status)
 
     async def _answer(self, call: Call) -> None:
         try:
             if self._guard is not None:
                 self._guard.check(call)
+            if self._methods and call.scope["method"] not in self._methods:
+                raise MethodNotAllowed(
+                    f"{call.scope['method']} is not allowed on {shown(call.scope['path'], most=100)}.",
+                    allowed=self._methods,
+                )
             await self._handle(call)
         except ApiError as error:
             await respond_error(call, error, self._dialect)
@@ -108,7 +124,7 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> 
     """The ASGI application of one API server."""
     ops = Ops(service)
     guard = KeyGuard(access.api_keys)
-    handlers: dict[str, Callable[[Call], Awaitable[None]]] = {
+    ops_handlers: dict[str, Handle] = {
         "/health": ops.health,
         "/ready": ops.ready,
         "/live": ops.live,
@@ -119,23 +135,24 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> 
         "/v1/models": ops.models,
         "/v1/models/{model:path}": ops.model,
     }
+
+    def target(route: str, handle: Handle, methods: Sequence[str], dialect: type[Exchange] = ChatCompletion) -> _Target:
+        return _Target(route, handle, service, guard, http, methods=methods, dialect=dialect)
+
     routes = [
-        Route(path, _Target(path, Endpoint(dialect, service), service, guard, http, dialect), methods=["POST"])
-        for path, dialect in DIALECTS.items()
+        Route(path, target(path, Endpoint(dialect, service), _POST, dialect)) for path, dialect in DIALECTS.items()
     ]
-    for path, handler in handlers.items():
-        target = _Target(path, handler, service, None if path in OPEN_ROUTES else guard, http)
-        routes.append(Route(path, target, methods=["GET", "POST"] if path == "/ping" else ["GET"]))
-
-    async def on_http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        service.metrics.request_taken(NO_ROUTE)
-        service.metrics.response_ended(NO_ROUTE, error.status_code)
-        return _framework_error(request, error)
-
-    app = Starlette(routes=routes, middleware=_middleware(access), exception_handlers={HTTPException: on_http_error})
+    for path, handle in ops_handlers.items():
+        routes.append(Route(path, target(path, handle, (*_GET, "POST") if path == "/ping" else _GET)))
+    app = Starlette(routes=routes, middleware=_middleware(access))
     app.router.redirect_slashes = False
+    app.router.default = target(NO_ROUTE, _no_route, ())
     return app
+
+
+async def _no_route(call: Call) -> None:
+    path = call.scope["path"]
+    raise NotFound(f"No such route: {call.scope['method']} {shown(path, most=100)}. GET /v1/models lists the models.")
 
 
 def _middleware(access: AccessSettings) -> Sequence[Middleware]:
@@ -149,14 +166,6 @@ def _middleware(access: AccessSettings) -> Sequence[Middleware]:
             allow_methods=access.allowed_methods,
             allow_headers=access.allowed_headers,
             allow_credentials=access.allow_credentials,
+            expose_headers=("x-request-id", "retry-after"),
         )
     ]
-
-
-def _framework_error(request: Request, error: HTTPException) -> Response:
-    """404 and 405 come from the framework, before any dialect: OpenAI's shape."""
-    if error.status_code == 405:
-        ours: ApiError = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}.")
-    else:
-        ours = NotFound(f"No such route: {request.method} {request.url.path[:200]}. GET /v1/models lists the models.")
-    return JSONResponse(error_document(ours), ours.status, headers=error.headers)

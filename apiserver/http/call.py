@@ -41,26 +41,39 @@ _numbers = _Numbers()
 class Call:
     """Read the body once, then either `respond`, or `start_stream`, `write` any number of times, `end_stream`."""
 
-    __slots__ = ("_max_body_bytes", "_receive", "_send", "path_params", "request_id", "scope", "status")
+    __slots__ = (
+        "_headers_in",
+        "_max_body_bytes",
+        "_receive",
+        "_received",
+        "_send",
+        "path_params",
+        "request_id",
+        "scope",
+        "status",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
         self.scope = scope
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
+        self._received = False  # whether the body was asked for
+        self._headers_in: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name stays
         self.path_params: dict[str, Any] = scope.get("path_params", {})
         self.request_id = _request_id(self.header(b"x-request-id"))
         self.status = 0  # of the response, once it has begun
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
-        for key, value in self.scope["headers"]:
-            if key == name:
-                return value
-        return None
+        return self._headers_in.get(name)
 
     async def body(self) -> bytes:
-        """The whole body. Raises TooLarge as soon as that is known."""
+        """The whole body. Raises TooLarge as soon as that is known: from its length before any of it is read."""
+        length = self.header(b"content-length")
+        if length is not None and int(length) > self._max_body_bytes:
+            raise self._too_large()
+        self._received = True
         message = await self._receive()
         if not message.get("more_body", False):
             return self._checked(message.get("body", b""))
@@ -87,9 +100,10 @@ class Call:
         content_type = self.header(b"content-type")
         if content_type is None or content_type.split(b";", 1)[0].strip().lower() != b"application/json":
             raise InvalidRequest("The content type must be application/json.", param=None)
-        encoding = self.header(b"content-encoding")
-        if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
-            raise UnsupportedEncoding("Compressed bodies are not accepted.")
+        for name, plain in ((b"content-encoding", (b"", b"identity")), (b"transfer-encoding", (b"chunked",))):
+            coding = self.header(name)
+            if coding is not None and coding.strip().lower() not in plain:
+                raise UnsupportedEncoding("Compressed bodies are not accepted.")
 
     async def respond(
         self,
@@ -122,6 +136,9 @@ class Call:
     def _headers(self, content_type: bytes, headers: Iterable[tuple[str, str]]) -> RawHeaders:
         raw: RawHeaders = [(b"content-type", content_type), (b"x-request-id", self.request_id.encode())]
         raw += [(name.encode(), value.encode()) for name, value in headers]
+        if not self._received and self.header(b"expect") is not None and (b"connection", b"close") not in raw:
+            # Nobody said "100 Continue", so the client may or may not send its body: what follows could be either.
+            raw.append((b"connection", b"close"))
         return raw
 
 

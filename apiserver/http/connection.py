@@ -3,17 +3,26 @@
 The only file that knows uvicorn's insides; uvicorn is pinned to a minor version for it. What it changes:
 
 - a head that is too large or too slow, and a body that stalls, are answered and closed;
-- what is not HTTP gets our error document instead of plain text;
+- what is not HTTP gets our error document instead of plain text, after the answers to the requests before it;
+- an answer that comes before its request's end does not die of the reset that closing at once would mean;
+- a wish for HTTP/2 on a plain connection (Java's client has it) is declined without losing the request's body;
 - when the client goes, the task that answers it is cancelled: that one mechanism aborts the engine's work on every
   route, streaming or not, without a listener task per request;
 - retiring (drain) answers the next request with `Connection: close` instead of resetting it.
+
+Pipelining. uvicorn's `cycle` is the newest request, `pipeline` holds those that wait for their turn, newest first. The
+one whose turn it is, is `_answering`.
 """
 
 import asyncio
+import functools
 import time
+from collections.abc import Callable
+from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any, cast
 
+import httptools
 import msgspec
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,8 +32,34 @@ from uvicorn.server import ServerState
 
 from apiserver.board import Cell, Slot
 from apiserver.config import HttpSettings
-from apiserver.errors import ApiError, HeadersTooLarge, InvalidRequest, RequestTimeout, TooLarge
+from apiserver.errors import ApiError, HeadersTooLarge, InvalidRequest, RequestTimeout
 from apiserver.protocol.openai import error_document
+
+_MOST_HEADERS = 256
+_LINGER_SECONDS = 5.0  # how long a client that is still sending may take to notice that it was answered
+
+
+class _Stop(Exception):
+    """Raised in a callback: the parser shall not go on."""
+
+
+class _Phase(Enum):
+    """What the client is sending."""
+
+    NOTHING = auto()
+    HEAD = auto()
+    BODY = auto()
+
+
+class _Outgoing:
+    """What an answer is written to: the transport, but for the way it is closed."""
+
+    __slots__ = ("close", "is_closing", "write")
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
 
 
 class Connection(HttpToolsProtocol):
@@ -37,48 +72,54 @@ class Connection(HttpToolsProtocol):
         self._slot = slot
         self._settings = settings
         self._max_body_bytes = max_body_bytes
-        self._answer: asyncio.Task[None] | None = None
         self.was_made = False  # the server counted it when it accepted; from here on its end uncounts it
-        self._gone = False
+        self._outgoing: Any = None
+        self._answering: RequestResponseCycle | None = None
+        self._answer: asyncio.Task[None] | None = None
+        self._gone = False  # nobody will read an answer, or there will be none
         self._retiring = False
+        self._refusal: ApiError | None = None  # of what came last; nothing more is read
+        self._lingering = False
+        self._phase = _Phase.NOTHING
+        self._since = time.monotonic()  # when the phase began; in a body, when its last piece came
+        self._callbacks = 0  # of the parser, while it reads a head
         self._head_bytes = 0
-        self._in_head = False
-        self._in_body = False
-        self._since = time.monotonic()  # when the present phase began, or its last byte came
+        self._framing: tuple[bytes, bytes] | None = None  # the header that says how long the body is
+        self._announced_bytes: int | None = None
+        self._unwanted_bytes = 0  # of a body whose request is answered already
+        self._declines_upgrade = False
+        self._is_replaying = False  # the parser is told a head that was told before
 
     # ---- the connection ----
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        self._outgoing = _Outgoing(transport, self._close_after_answer)
         self.was_made = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._gone = True
         self._slot.cells[Cell.CONNECTIONS] -= 1
         self.pipeline.clear()
         super().connection_lost(exc)
+        self._cancel_answer()
+
+    def _cancel_answer(self) -> None:
+        self._gone = True
         if self._answer is not None and not self._answer.done():
             self._answer.cancel()
 
     @property
-    def _current(self) -> RequestResponseCycle | None:
-        """The request being answered or the last one; uvicorn has None before the first, against its own types."""
-        return self.cycle
-
-    @property
     def is_busy(self) -> bool:
         """Whether a request is being read or answered."""
-        cycle = self._current
-        return self._in_head or (cycle is not None and not cycle.response_complete)
+        return not self._lingering and (self._phase is _Phase.HEAD or self._answering is not None)
 
     def retire(self) -> None:
         """Take no request after the next answer. An idle connection is closed by a later sweep, not now: a request
         that is on its way would meet a reset."""
         self._retiring = True
-        cycle = self._current
-        if cycle is not None and not cycle.response_complete:
-            cycle.keep_alive = False
-        elif not self._in_head:
+        if self._answering is not None:
+            self.cycle.keep_alive = False  # the newest: those before it are still answered
+        elif self._phase is _Phase.NOTHING:
             self._since = time.monotonic()  # the grace begins now, also for one that has been idle for long
 
     def sweep(self, now: float, idle_seconds: float) -> None:
@@ -86,83 +127,211 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         waited = now - self._since
-        if self._in_head:
+        if self._lingering:
+            if waited > min(_LINGER_SECONDS, idle_seconds):
+                self.transport.close()
+        elif self._phase is _Phase.HEAD:
             if waited > self._settings.head_seconds:
-                self.refuse(RequestTimeout("The request's headers did not arrive in time."))
-        elif self._in_body:
+                self._refuse(RequestTimeout("The request's headers did not arrive in time."))
+        elif self._phase is _Phase.BODY:
             if waited > self._settings.body_seconds and not self.flow.read_paused:
-                self.refuse(RequestTimeout("The request's body stopped arriving."))
-        elif not self.is_busy and waited > idle_seconds:
+                self._refuse(RequestTimeout("The request's body stopped arriving."))
+        elif self._answering is None and waited > self._most_idle(idle_seconds):
             self.transport.close()
 
-    def refuse(self, error: ApiError) -> None:
-        """Answer below the application, and close. For requests that never became one, or never will."""
-        cycle = self._current
-        if cycle is None or cycle.response_complete or not cycle.response_started:
-            body = msgspec.json.encode(error_document(error))
-            head = (
-                f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + body)
-        if self._answer is not None and not self._answer.done():
-            self._gone = True
-            self._answer.cancel()
-        self.transport.close()
+    def _most_idle(self, idle_seconds: float) -> float:
+        """A connection's first request must come sooner than a further one."""
+        is_new = cast(RequestResponseCycle | None, self.cycle) is None
+        return min(idle_seconds, self._settings.head_seconds) if is_new else idle_seconds
 
-    # ---- the parser's callbacks ----
+    # ---- refusing what never became a request ----
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer below the application, and close: at once, or after the answers to the requests before it."""
+        if self._refusal is not None or self._lingering:
+            return
+        self._refusal = error
+        if self._phase is _Phase.BODY:
+            self._give_up(self.cycle)
+        if self._answering is None and not self.transport.is_closing():
+            self._send_refusal(error)
+
+    def _give_up(self, cycle: RequestResponseCycle) -> None:
+        """This request's body will never be whole."""
+        if cycle is self._answering:
+            self._cancel_answer()
+            self._answering = None
+        elif self.pipeline and self.pipeline[0][0] is cycle:
+            self.pipeline.popleft()
+        if cycle.response_started:  # there is nothing more that could be said
+            self.transport.close()
+
+    def _send_refusal(self, error: ApiError) -> None:
+        body = msgspec.json.encode(error_document(error))
+        head = (
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close, but not while the client is sending: the reset that its data would meet can overtake our answer.
+        (RFC 9112, 9.6.) What it sends is thrown away; its end, or `sweep`, closes."""
+        if self.transport.is_closing() or self._lingering:
+            return
+        self._lingering = True
+        self._since = time.monotonic()
+        self.pipeline.clear()
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _close_after_answer(self) -> None:
+        if self._phase is _Phase.BODY:
+            self._linger()
+        else:
+            self.transport.close()
+
+    # ---- what arrives ----
 
     def data_received(self, data: bytes) -> None:
-        self._since = time.monotonic()
-        if self.parser is None or self.transport.is_closing():
-            return
-        super().data_received(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._settings.max_head_bytes and not self.transport.is_closing():
-                self.refuse(HeadersTooLarge(f"The headers are larger than {self._settings.max_head_bytes} bytes."))
+        if self._phase is _Phase.BODY:
+            self._since = time.monotonic()
+        while data and not self._is_deaf:
+            data = self._feed(data)
 
-    def send_400_response(self, msg: str) -> None:
-        self.refuse(InvalidRequest(msg))
+    @property
+    def _is_deaf(self) -> bool:
+        return self._refusal is not None or self._lingering or self.transport.is_closing()
+
+    def _feed(self, data: bytes) -> bytes:
+        """Returns what the parser has left over."""
+        callbacks = self._callbacks
+        try:
+            self.parser.feed_data(data)
+            if self._phase is _Phase.HEAD and self._callbacks == callbacks:
+                self._count_head(len(data))  # one field, and its end is not in sight
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._decline_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError:
+            self._refuse(InvalidRequest("Invalid HTTP request: its target is no URL."))
+        except httptools.HttpParserError as error:
+            self._refuse(InvalidRequest(f"Invalid HTTP request: {error}."))
+        except _Stop:
+            pass
+        return b""
+
+    def _decline_upgrade(self, rest: bytes) -> bytes:
+        """The parser takes what follows such a head for another protocol. It is the request's body, or what follows."""
+        if self._declines_upgrade:
+            self._declines_upgrade = False
+            assert self._framing is not None
+            self._is_replaying = True
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%s: %s\r\n\r\n" % self._framing)
+            self._is_replaying = False
+        return rest
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        most = self._settings.max_head_bytes
+        if self._head_bytes > most or len(self.headers) > _MOST_HEADERS:
+            self._refuse(HeadersTooLarge(f"The request's head has more than {most} bytes or {_MOST_HEADERS} headers."))
+            raise _Stop
 
     def on_message_begin(self) -> None:
+        if self._is_replaying:
+            return
         super().on_message_begin()
-        self._in_head = True
+        self._phase = _Phase.HEAD
+        self._since = time.monotonic()
+        self._callbacks += 1
         self._head_bytes = 0
+        self._framing = self._announced_bytes = None
+
+    def on_url(self, url: bytes) -> None:
+        if self._is_replaying:
+            return
+        self._callbacks += 1
+        self._count_head(len(url))
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_replaying:
+            return
+        self._callbacks += 1
+        self._count_head(len(name) + len(value) + 4)
+        if self._phase is not _Phase.HEAD:
+            return  # a trailer; it must not pass for a header of the request that has begun
+        name = name.lower()
+        self.headers.append((name, value))
+        if name == b"content-length":
+            self._framing = (name, value)
+            self._announced_bytes = int(value)
+        elif name == b"transfer-encoding":
+            self._framing = (name, value)
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._in_body = True
+        if self._is_replaying:
+            return
+        self._declines_upgrade = (
+            self.parser.should_upgrade() and self._framing is not None and self._announced_bytes != 0
+        )
         super().on_headers_complete()
-        if self._retiring:
+        self._phase = _Phase.BODY
+        self._since = time.monotonic()
+        self._unwanted_bytes = 0
+        self.cycle.transport = self._outgoing
+        if self._retiring or (self._announced_bytes or 0) > self._max_body_bytes:
             self.cycle.keep_alive = False
-        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        if length.isdigit() and int(length) > self._max_body_bytes:
-            # Before any of it is read: the limit costs nothing to anybody.
-            self.refuse(TooLarge(f"The body is larger than {self._max_body_bytes} bytes, the limit of this server."))
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            self._unwanted_bytes += len(body)
+            if self._unwanted_bytes > self._max_body_bytes:
+                self._linger()
+                raise _Stop
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_body = False
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
+        if self._declines_upgrade or self._is_replaying:
+            return  # of the body the parser knows nothing yet
+        self._phase = _Phase.NOTHING
         self._since = time.monotonic()
-        self._in_body = False
-        super().on_response_complete()
+        super().on_message_complete()
 
     # ---- the application ----
 
+    def on_response_complete(self) -> None:
+        """As uvicorn's, without a timer for each answer: `sweep` ends idle connections."""
+        self.server_state.total_requests += 1
+        self._answering = None
+        if self._phase is _Phase.NOTHING:
+            self._since = time.monotonic()
+        if self._lingering or self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._refusal is not None:
+            self._send_refusal(self._refusal)
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        application = cast(ASGI3Application, self._until_gone)
+        application = cast(ASGI3Application, functools.partial(self._until_gone, cycle))
+        self._answering = cycle
         self._answer = task = self.loop.create_task(cycle.run_asgi(application))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _until_gone(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application; cancelled quietly when the client went, loudly otherwise."""
+    async def _until_gone(self, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application; cancelled quietly when nobody waits for its answer any more, loudly otherwise."""
         try:
-            await cast(ASGIApp, self.app)(scope, receive, send)
+            await cast(ASGIApp, cast(Any, self).app)(scope, receive, send)
         except asyncio.CancelledError:
             if not self._gone:
                 raise
-            self.cycle.disconnected = True
+            cycle.disconnected = True

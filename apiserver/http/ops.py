@@ -112,6 +112,8 @@ class Ops:
             "state": service.readiness() or "ready",
             "answered_by": service.slot.number,
             "api_server_count": board.count,
+            "tokenizer_backend": {"name": service.encoder, "reason": service.encoder_reason},
+            "preprocess_order": service.preprocess_order,
             "api_server_deaths": board.get(PoolCell.WORKER_DEATHS),
             "uptime_seconds": round((time.monotonic_ns() - board.get(PoolCell.STARTED)) / 1e9, 1),
             "supervisor": {"role": "supervisor", **_usage_of(parent)},

@@ -26,6 +26,9 @@ class Service:
     model: ModelSettings
     limits: Limits
     tokenizer_vocab_size: int
+    encoder: str
+    encoder_reason: str
+    preprocess_order: str
     created: int
 
     def __post_init__(self) -> None:

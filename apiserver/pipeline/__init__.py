@@ -6,10 +6,17 @@ import msgspec
 
 from apiserver.card import Card
 from apiserver.errors import ApiError, Internal, InvalidRequest, Unavailable
-from apiserver.events import Detokenized, Embedded, Event, PreparedPrompt, Started
+from apiserver.events import Detokenized, Embedded, Event, Started
 from apiserver.pipeline.capable import check_capable
 from apiserver.pipeline.decode import Decoder
-from apiserver.pipeline.preprocess import Preprocessor, Room, fill_max_tokens
+from apiserver.pipeline.lane import Lane
+from apiserver.pipeline.prepare import (
+    Prepared,
+    prepare_detokenize,
+    prepare_embed,
+    prepare_generate,
+    prepare_tokenize,
+)
 from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, TokenizeJob
 from engine_bridge.client import EngineClient, EngineUnavailable, Submission
 from engine_bridge.wire import (
@@ -21,8 +28,6 @@ from engine_bridge.wire import (
     FinishReason,
     Generate,
     Output,
-    SamplingParams,
-    pack_ids,
 )
 
 Events = AsyncGenerator[list[Event]]
@@ -31,9 +36,9 @@ Events = AsyncGenerator[list[Event]]
 class Pipeline:
     """One an API server. The events come in lists: what arrived together is told together."""
 
-    def __init__(self, client: EngineClient, preprocessor: Preprocessor) -> None:
+    def __init__(self, client: EngineClient, lane: Lane) -> None:
         self._client = client
-        self._preprocessor = preprocessor
+        self._lane = lane
 
     def run(self, job: Job, card: Card) -> Events:
         """The events of one job, Started first. Leave it early with `aclose` (aclosing) and its work is aborted.
@@ -51,43 +56,25 @@ class Pipeline:
                 return self._detokenize(job, card)
 
     async def _tokenize(self, job: TokenizeJob, card: Card) -> Events:
-        prompts = [self._preprocessor.prepare(prompt, card, None, None) for prompt in job.prompts]
-        if job.with_token_texts:
-            prompts = [self._with_token_texts(prompt) for prompt in prompts]
+        prompts = await self._lane.run(job.prompts, lambda preprocessor: prepare_tokenize(preprocessor, job, card))
         yield [Started(prompts)]
 
-    def _with_token_texts(self, prompt: PreparedPrompt) -> PreparedPrompt:
-        token_bytes = self._preprocessor.tokenizer.token_bytes
-        texts = [token_bytes(token_id).decode(errors="replace") for token_id in prompt.token_ids]
-        return PreparedPrompt(prompt.token_ids, prompt.text, texts)
-
     async def _detokenize(self, job: DetokenizeJob, card: Card) -> Events:
-        events: list[Event] = [Started([])]
-        for index, prompt in enumerate(job.prompts):
-            self._preprocessor.check_ids(prompt.token_ids, prompt.param, card.vocab_size)
-            text = self._preprocessor.decode(prompt.token_ids, skip_special_tokens=job.skip_special_tokens)
-            events.append(Detokenized(index, text))
-        yield events
+        texts = await self._lane.run(job.prompts, lambda preprocessor: prepare_detokenize(preprocessor, job, card))
+        yield [Started([]), *(Detokenized(index, text) for index, text in enumerate(texts))]
 
     async def _embed(self, job: EmbedJob, card: Card) -> Events:
         try:
             _require(self._client.require(), "embed")
-            room = Room(card.max_model_len, reserved=0)
-            prompts = [self._preprocessor.prepare(prompt, card, room, job.truncation) for prompt in job.prompts]
+            prepared = await self._lane.run(job.prompts, lambda preprocessor: prepare_embed(preprocessor, job, card))
             async with self._client.open() as submission:
                 requests = [
-                    Embed(
-                        submission.new_id(),
-                        pack_ids(prompt.token_ids),
-                        job.dimensions,
-                        job.client_request_id,
-                        job.priority,
-                    )
-                    for prompt in prompts
+                    Embed(submission.new_id(), packed, job.dimensions, job.client_request_id, job.priority)
+                    for packed in prepared.packed
                 ]
                 indexes = {request.request_id: index for index, request in enumerate(requests)}
                 submission.submit(requests)
-                yield [Started(prompts)]
+                yield [Started(prepared.prompts)]
                 while indexes:
                     events: list[Event] = []
                     for answer in await submission.receive():
@@ -104,14 +91,14 @@ class Pipeline:
             capabilities = self._client.require()
             _require(capabilities, "generate")
             check_capable(job.sampling_params, capabilities)
-            prompts, params = self._prepare(job, card)
+            prepared = await self._lane.run(job.prompts, lambda preprocessor: prepare_generate(preprocessor, job, card))
             async with self._client.open() as submission:
-                requests, decoders = self._fan_out(job, capabilities, submission, prompts, params)
+                requests, decoders = self._fan_out(job, capabilities, submission, prepared)
                 submission.submit(requests)
                 await submission.accepted()
                 answers = submission.take()
                 _raise_failures(answers)
-                started: list[Event] = [Started(prompts)]
+                started: list[Event] = [Started(prepared.prompts)]
                 for decoder in decoders.values():
                     started += decoder.start()
                 yield started
@@ -128,36 +115,18 @@ class Pipeline:
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
 
-    def _prepare(self, job: GenerateJob, card: Card) -> tuple[list[PreparedPrompt], list[SamplingParams]]:
-        room = Room(card.max_model_len, reserved=0 if job.max_tokens == 0 else 1)
-        prompts = [self._preprocessor.prepare(prompt, card, room, job.truncation) for prompt in job.prompts]
-        params = job.sampling_params
-        if job.echo or params.logprobs is not None:  # the text itself, or the offsets that go on from its end
-            prompts = [self._with_text(prompt, job.skip_special_tokens) for prompt in prompts]
-        self._preprocessor.check_ids(list(params.stop_token_ids), "stop_token_ids", card.vocab_size)
-        self._preprocessor.check_ids([token_id for token_id, _ in params.logit_bias], "logit_bias", card.vocab_size)
-        return prompts, [fill_max_tokens(job, len(prompt.token_ids), card) for prompt in prompts]
-
-    def _with_text(self, prompt: PreparedPrompt, skip_special_tokens: bool) -> PreparedPrompt:
-        """What ids say; a prompt that came as text stays as the client wrote it."""
-        if prompt.text is not None:
-            return prompt
-        text = self._preprocessor.decode(prompt.token_ids, skip_special_tokens=skip_special_tokens)
-        return PreparedPrompt(prompt.token_ids, text)
-
     def _fan_out(
         self,
         job: GenerateJob,
         capabilities: Capabilities,
         submission: Submission,
-        prompts: list[PreparedPrompt],
-        params: list[SamplingParams],
+        prepared: Prepared,
     ) -> tuple[list[Generate], dict[int, Decoder]]:
         """One engine request for each choice of each prompt, and who decodes it."""
         requests: list[Generate] = []
         decoders: dict[int, Decoder] = {}
-        for prompt, prompt_params in zip(prompts, params, strict=True):
-            packed = pack_ids(prompt.token_ids)
+        tokenizer = self._lane.preprocessor.tokenizer
+        for prompt, packed, prompt_params in zip(prepared.prompts, prepared.packed, prepared.params, strict=True):
             for choice in range(job.n):
                 choice_params = prompt_params
                 if choice and choice_params.seed is not None:
@@ -169,9 +138,7 @@ class Pipeline:
                 requests.append(
                     Generate(request_id, packed, choice_params, job.client_request_id, job.priority, job.cache_salt)
                 )
-                decoders[request_id] = Decoder(
-                    len(decoders), job, self._preprocessor.tokenizer, prompt, capabilities.eos_token_ids
-                )
+                decoders[request_id] = Decoder(len(decoders), job, tokenizer, prompt, capabilities.eos_token_ids)
         return requests, decoders
 
 

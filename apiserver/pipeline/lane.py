@@ -1,9 +1,9 @@
-"""The one FIFO thread of a worker, for preprocessing that would hold the loop too long.
+"""Where preprocessing runs: on the loop, or in the worker's one FIFO thread.
 
-Concurrency comes from processes; this thread is for the one case where a process must not be deaf: a long text and a
-slow encoder. Its rules, from the seeds of this project:
+Concurrency comes from processes; the thread is for the one case where a process must not be deaf: long text and a slow
+encoder. Its rules, from the seeds of this project:
 
-- what runs in it uses an encoder and templates of its own: two users of one tokenizer raise "Already borrowed";
+- what runs in it has an encoder and templates of its own: two users of one tokenizer raise "Already borrowed";
 - short work stays on the loop and pays no hop; a request hops once at most, after it was validated;
 - in `arrival` order nothing overtakes: while a job is outstanding, short work queues behind it. A job whose client has
   left keeps its place until it ends (priorities in the engine rely on the order);
@@ -13,53 +13,78 @@ slow encoder. Its rules, from the seeds of this project:
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeVar
+from typing import TypeVar, cast
 
-Order = Literal["arrival", "ready"]
+from apiserver.config import Order
+from apiserver.pipeline.pace import Pace
+from apiserver.pipeline.preprocess import Preprocessor
+from apiserver.requests import Prompt
+
 T = TypeVar("T")
 
 
 class Lane:
     """`run` decides where a piece of preprocessing runs. One per worker, on its loop."""
 
-    def __init__(self, order: Order, *, limit_seconds: float) -> None:
+    def __init__(
+        self, inline: Preprocessor, threaded: Preprocessor, pace: Pace, order: Order, *, limit_seconds: float = 0.002
+    ) -> None:
+        self._inline = inline
+        self._threaded = threaded
+        self._pace = pace
         self._order = order
         self._limit_seconds = limit_seconds
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preprocess")
         self.outstanding = 0
 
-    def goes_inline(self, seconds: float) -> bool:
-        """Whether work of this estimated length may hold the loop now."""
-        if seconds > self._limit_seconds:
-            return False
-        return self.outstanding == 0 or self._order == "ready"
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """The loop's own, for what costs nothing (decoding a token)."""
+        return self._inline
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`, called in the thread after everything that was given before it."""
+    async def run(self, prompts: Sequence[Prompt], work: Callable[[Preprocessor], T]) -> T:
+        """The result of `work`, given a preprocessor that nobody else uses meanwhile."""
+        if self._goes_inline(prompts):
+            return work(self._inline)
+        return await self._run_threaded(lambda: work(self._threaded))
+
+    def _goes_inline(self, prompts: Sequence[Prompt]) -> bool:
+        if self._order == "inline":
+            return True
+        if self.outstanding and self._order == "arrival":
+            return False
+        return self._pace.seconds(prompts) <= self._limit_seconds
+
+    async def _run_threaded(self, work: Callable[[], T]) -> T:
         abandoned = False
         context = contextvars.copy_context()
 
         def job() -> T | None:
             return None if abandoned else context.run(work)
 
-        loop = asyncio.get_running_loop()
         self.outstanding += 1
-        future = loop.run_in_executor(self._executor, job)
-        future.add_done_callback(self._ended)
+        future = asyncio.get_running_loop().run_in_executor(self._executor, job)
         try:
             # Shielded: a cancelled waiter must not take the job out of the queue, or what follows would overtake.
             result = await asyncio.shield(future)
         except asyncio.CancelledError:
             abandoned = True  # if it has not begun, it ends as soon as its turn comes
+            future.add_done_callback(self._ended)
             raise
-        return result  # pyright: ignore[reportReturnType]  # None only where nobody waits any more
+        except BaseException:
+            self.outstanding -= 1
+            raise
+        # Only now, when the waiter goes on (and submits before it yields): between the job's end and this line, short
+        # work that found nothing outstanding would reach the engine first.
+        self.outstanding -= 1
+        return cast(T, result)
 
-    def _ended(self, future: "asyncio.Future[object]") -> None:
+    def _ended(self, future: "asyncio.Future[T | None]") -> None:
         self.outstanding -= 1
         if not future.cancelled():
-            future.exception()  # whoever waited has it; nobody else needs to hear of it
+            future.exception()  # nobody waits for it any more
 
     def close(self) -> None:
         """Let the running job end and drop the rest."""

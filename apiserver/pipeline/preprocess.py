@@ -1,18 +1,23 @@
 """Prompts → token ids that fit: render, encode, truncate, check. Everything that can be refused is refused here."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
 from apiserver.card import Card
-from apiserver.errors import ContextLengthExceeded, InvalidRequest
+from apiserver.errors import ContextLengthExceeded, InvalidRequest, shown
 from apiserver.events import PreparedPrompt
 from apiserver.requests import Chat, GenerateJob, Prompt, Text, TokenIds, Truncation
-from apiserver.tokenizer import Tokenizer
+from apiserver.tokenizer import Encoder, Tokenizer
 from apiserver.tokenizer.messages import TemplateError
-from apiserver.tokenizer.template import ChatTemplate
+from apiserver.tokenizer.template import RESERVED_VARIABLES, ChatTemplate
 from engine_bridge.wire import SamplingParams
+
+_FIELD = re.compile(r"messages\[\d+\][\w.\[\]]*")
+_SLACK_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +31,23 @@ class Room:
 class Preprocessor:
     """The one way from a prompt to token ids, for every dialect and every task."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, special_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        encoder: Encoder,
+        template: ChatTemplate | None,
+        special_tokens: Mapping[str, str],
+    ) -> None:
         self.tokenizer = tokenizer
+        self.encoder = encoder
         self.template = template
         self._special_tokens = special_tokens
 
     def prepare(self, prompt: Prompt, card: Card, room: Room | None, truncation: Truncation | None) -> PreparedPrompt:
-        """Token ids of one prompt. Raises InvalidRequest naming the prompt's own field; `room=None` sets no bound."""
+        """Token ids of one prompt. Raises InvalidRequest naming the prompt's own field.
+
+        `room=None` is for prompts that no model has to take: they may be empty, and of any length.
+        """
         match prompt:
             case TokenIds():
                 self.check_ids(prompt.token_ids, prompt.param, card.vocab_size)
@@ -43,10 +58,13 @@ class Preprocessor:
             case Chat():
                 text = _usable(self._render(prompt), prompt.param)
                 token_ids = self._encode(text, prompt.add_special_tokens, prompt.param, room, truncation)
-        if not token_ids:
-            raise InvalidRequest(f"{prompt.param} is empty: a prompt needs at least one token.", param=prompt.param)
-        if room is not None and len(token_ids) > room.max_model_len - room.reserved:
-            raise too_long(len(token_ids), prompt.param, room)
+        if room is not None:
+            if not token_ids:
+                raise InvalidRequest(f"{prompt.param} is empty: a prompt needs at least one token.", param=prompt.param)
+            if len(token_ids) > room.max_model_len - room.reserved:
+                raise too_long(len(token_ids), prompt.param, room)
+            if truncation is not None and len(token_ids) >= _most(truncation, room):
+                text = None  # it is not what the ids say any more
         return PreparedPrompt(token_ids, text)
 
     def check_ids(self, token_ids: list[int], param: str, vocab_size: int) -> None:
@@ -54,7 +72,7 @@ class Preprocessor:
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
             raise InvalidRequest(
-                f"{param} holds the token id {wrong}; this model's ids are 0 to {vocab_size - 1}.", param=param
+                f"{param} holds the token id {shown(wrong)}; this model's ids are 0 to {vocab_size - 1}.", param=param
             )
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
@@ -69,17 +87,29 @@ class Preprocessor:
             if fewest > room.max_model_len:
                 raise too_long(None, param, room)
         if truncation is None or room is None:
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        most = _most(truncation, room)
-        return self.tokenizer.encode_truncated(
-            text, add_special_tokens=add_special_tokens, most=most, side=truncation.side
-        )
+            return self.encoder.encode(text, add_special_tokens=add_special_tokens)
+        return self._encode_truncated(text, add_special_tokens, _most(truncation, room), truncation.side)
+
+    def _encode_truncated(
+        self, text: str, add_special_tokens: bool, most: int, side: Literal["left", "right"]
+    ) -> list[int]:
+        """Most of a very long text will be cut off: it is not encoded first, only to be thrown away."""
+        encode = self.encoder.encode_truncated
+        enough = (most + _SLACK_TOKENS) * self.tokenizer.longest_token_bytes
+        if len(text) > enough:
+            part = text[-enough:] if side == "left" else text[:enough]
+            token_ids = encode(part, add_special_tokens=add_special_tokens, most=most, side=side)
+            if len(token_ids) >= most:  # fewer, where a token can stand for any amount of text: white space, [UNK]
+                return token_ids
+        return encode(text, add_special_tokens=add_special_tokens, most=most, side=side)
 
     def _render(self, chat: Chat) -> str:
         template = self._template_for(chat)
+        for name in RESERVED_VARIABLES.intersection(chat.variables):
+            raise InvalidRequest(f"chat_template_kwargs cannot set {name}.", param="chat_template_kwargs")
         try:
             return template.render(
-                template.normalise(chat.messages),
+                chat.messages,
                 tools=chat.tools,
                 documents=chat.documents,
                 add_generation_prompt=chat.add_generation_prompt,
@@ -87,7 +117,10 @@ class Preprocessor:
                 variables=chat.variables,
             )
         except TemplateError as error:
-            raise InvalidRequest(str(error), param=getattr(error, "param", None) or chat.param) from error
+            field = _FIELD.match(str(error))
+            raise InvalidRequest(str(error), param=field.group() if field else chat.param) from error
+        except RecursionError as error:
+            raise InvalidRequest("The messages hold JSON that is nested too deeply.", param=chat.param) from error
 
     def _template_for(self, chat: Chat) -> ChatTemplate:
         if chat.template is not None:

@@ -1,7 +1,7 @@
 """OpenAI chat completions: POST /v1/chat/completions."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -9,11 +9,13 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Choice, Event, Finished, PromptScored, Result, Started, TextDelta, TokenLogprob
 from apiserver.protocol import openai
+from apiserver.protocol.conversation import MULTIMODAL, chat_prompt
 from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.exchange import Body, Chunk
+from apiserver.protocol.generation_fields import HARMLESS, IGNORED, SamplingFields
 from apiserver.protocol.sampling import (
-    HARMLESS,
-    SamplingFields,
+    cache_salt,
+    check_logprobs,
     check_n,
     check_stream_options,
     client_request_id,
@@ -21,9 +23,9 @@ from apiserver.protocol.sampling import (
     stop_strings,
     truncation,
 )
-from apiserver.requests import Chat, GenerateJob, Prompt, TokenIds
+from apiserver.requests import GenerateJob, Prompt, TokenIds
 
-_ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+_MOST_TOKENS = 2**63 - 1
 
 
 class ChatFields(SamplingFields, kw_only=True):
@@ -33,7 +35,6 @@ class ChatFields(SamplingFields, kw_only=True):
     top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
@@ -41,33 +42,62 @@ class ChatFields(SamplingFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
     reasoning_effort: str | float | None = None
-    echo: bool | None = None
+    thinking: Any = None
     input_ids: list[int] | None = None
     return_prompt_text: bool | None = None
     return_prompt_token_ids: bool | None = None
     # Known, and refused unless harmless.
+    echo: Any = None
     audio: Any = None
     modalities: Any = None
+    moderation: Any = None
     functions: Any = None
     function_call: Any = None
     web_search_options: Any = None
+    include_reasoning: Any = None
+    return_input_ids_in_sglext: Any = None
+    return_output_ids_in_sglext: Any = None
+    return_flat_raw_output_top_logprobs: Any = None
+    sampling_logprobs_mode: Any = None
+    max_dynamic_patch: Any = None
+    min_dynamic_patch: Any = None
     use_audio_in_video: Any = None
     video_config: Any = None
     media_io_kwargs: Any = None
     task: Any = None
 
 
-_HARMLESS: dict[str, tuple[Any, ...]] = HARMLESS | {
-    "echo": (False,),
-    "audio": (),
-    "modalities": (["text"], []),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "web_search_options": (),
-    "use_audio_in_video": (False,),
-    "video_config": ({},),
-    "media_io_kwargs": ({},),
-    "task": (),
+_HARMLESS: dict[str, tuple[Any, ...]] = (
+    HARMLESS
+    | MULTIMODAL
+    | {
+        "echo": (False,),
+        "audio": (),
+        "modalities": (["text"], []),
+        "moderation": (),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "web_search_options": (),
+        "include_reasoning": (True,),
+        "return_input_ids_in_sglext": (False,),
+        "return_output_ids_in_sglext": (False,),
+        "return_flat_raw_output_top_logprobs": (False,),
+        "sampling_logprobs_mode": (),
+        "max_dynamic_patch": (),
+        "min_dynamic_patch": (),
+        "use_audio_in_video": (False,),
+        "video_config": ({},),
+        "task": (),
+    }
+)
+_IGNORED = IGNORED | {
+    "prediction",
+    "verbosity",
+    # The answer is text: there is nothing yet that could be taken apart, or held back.
+    "parallel_tool_calls",
+    "separate_reasoning",
+    "stream_reasoning",
+    "return_flat_raw_top_logprobs_b64",
 }
 _decoder = msgspec.json.Decoder(ChatFields)
 
@@ -80,7 +110,7 @@ class ChatCompletion:
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)
         if card.strict_fields:
-            refuse_unknown(raw, ChatFields)
+            refuse_unknown(raw, ChatFields, _IGNORED)
         self._model = card.resolve(fields.model)
         refuse_unsupported(fields, _HARMLESS)
         options = check_stream_options(fields)
@@ -235,90 +265,42 @@ def _job(fields: ChatFields, card: Card) -> GenerateJob:
         sampling_params=sampling_params(fields, card, logprobs),
         max_tokens=max_tokens,
         max_tokens_param=param,
-        n=check_n(fields.n, card.limits),
+        n=check_n(fields.n, 1, card.limits),
         stop=stop_strings(fields.stop, card.limits),
         include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
         skip_special_tokens=fields.skip_special_tokens is not False,
         with_token_ids=bool(fields.return_token_ids),
         truncation=truncation(fields.truncate_prompt_tokens, fields.truncation_side, "left"),
-        client_request_id=client_request_id(fields),
+        client_request_id=client_request_id(fields.request_id, fields.rid),
         priority=fields.priority or 0,
-        cache_salt=fields.cache_salt or fields.extra_key,
+        cache_salt=cache_salt(fields),
     )
 
 
 def _max_tokens(fields: ChatFields) -> tuple[int | None, str]:
     """The newer name wins; unset means the rest of the context."""
     if fields.max_completion_tokens is not None:
-        check_range("max_completion_tokens", fields.max_completion_tokens, 1, float("inf"))
+        check_range("max_completion_tokens", fields.max_completion_tokens, 1, _MOST_TOKENS)
         return fields.max_completion_tokens, "max_completion_tokens"
-    check_range("max_tokens", fields.max_tokens, 1, float("inf"))
+    check_range("max_tokens", fields.max_tokens, 1, _MOST_TOKENS)
     return fields.max_tokens, "max_tokens"
 
 
 def _logprobs_count(fields: ChatFields, card: Card) -> int | None:
     """None is off; 0 is the sampled token alone."""
-    if fields.top_logprobs is not None:
-        check_range("top_logprobs", fields.top_logprobs, 0, card.limits.max_logprobs)
-        if fields.top_logprobs and not fields.logprobs:
+    check_range("top_logprobs", fields.top_logprobs, 0, card.limits.max_logprobs)
+    if not fields.logprobs:
+        if fields.top_logprobs:
             raise InvalidRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
-    return fields.top_logprobs or 0 if fields.logprobs else None
+        return None
+    count = fields.top_logprobs or 0
+    check_logprobs("top_logprobs" if count else "logprobs", count, card.capabilities)
+    return count
 
 
 def _prompt(fields: ChatFields, card: Card) -> Prompt:
-    if fields.input_ids is not None:
-        if fields.messages:
-            raise InvalidRequest("messages and input_ids cannot be given together.", param="input_ids")
-        return TokenIds(fields.input_ids, "input_ids")
-    if not fields.messages:
-        raise InvalidRequest("messages must hold at least one message.", param="messages")
-    for number, message in enumerate(fields.messages):
-        if message.get("role") not in _ROLES:
-            raise InvalidRequest(
-                f"messages[{number}].role must be one of {', '.join(sorted(_ROLES))}.", param=f"messages[{number}].role"
-            )
-    if fields.chat_template is not None and not card.trust_request_chat_template:
-        raise InvalidRequest(
-            "A chat_template in the request is refused; the server allows it with --trust-request-chat-template.",
-            param="chat_template",
-        )
-    continues = bool(fields.continue_final_message)
-    if continues and fields.add_generation_prompt:
-        raise InvalidRequest(
-            "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"
-        )
-    variables = dict(fields.chat_template_kwargs or {})
-    if fields.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", fields.reasoning_effort)
-    return Chat(
-        fields.messages,
-        tools=_tools(fields),
-        documents=fields.documents,
-        add_generation_prompt=not continues if fields.add_generation_prompt is None else fields.add_generation_prompt,
-        continue_final_message=continues,
-        add_special_tokens=bool(fields.add_special_tokens),
-        variables=variables,
-        template=fields.chat_template,
-    )
-
-
-def _tools(fields: ChatFields) -> list[dict[str, Any]] | None:
-    """Tools are rendered into the prompt; a choice other than none or auto needs a parser, which is not here yet."""
-    choice = fields.tool_choice
-    if choice is not None and choice not in ("none", "auto"):
-        raise InvalidRequest(
-            "tool_choice must be none or auto; this server cannot force a tool call.", param="tool_choice"
-        )
-    if fields.tools is None:
-        if choice == "auto":
-            raise InvalidRequest("tool_choice is auto, but there are no tools.", param="tool_choice")
-        return None
-    if not fields.tools:
-        raise InvalidRequest("tools must not be an empty list.", param="tools")
-    for number, tool in enumerate(fields.tools):
-        function = cast(Any, tool.get("function"))
-        if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
-            raise InvalidRequest(
-                f"tools[{number}] must be {{type: function, function: {{name, …}}}}.", param=f"tools[{number}]"
-            )
-    return None if choice == "none" else fields.tools
+    if fields.input_ids is None:
+        return chat_prompt(fields, card)
+    if fields.messages:
+        raise InvalidRequest("messages and input_ids cannot be given together.", param="input_ids")
+    return TokenIds(fields.input_ids, "input_ids")

@@ -19,12 +19,14 @@ from apiserver.events import (
     TokenLogprob,
 )
 from apiserver.protocol import openai
+from apiserver.protocol.constraints import Constraint, schema_text
 from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.exchange import Body, Chunk
+from apiserver.protocol.generation_fields import HARMLESS, IGNORED, SamplingFields
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import (
-    HARMLESS,
-    SamplingFields,
+    cache_salt,
+    check_logprobs,
     check_n,
     check_stream_options,
     client_request_id,
@@ -46,9 +48,10 @@ class CompletionFields(SamplingFields, kw_only=True):
     json_schema: str | None = None
     # Known, and refused unless harmless.
     prompt_embeds: Any = None
+    custom_labels: Any = None
 
 
-_HARMLESS = HARMLESS | {"suffix": ("",), "prompt_embeds": ()}
+_HARMLESS: dict[str, tuple[Any, ...]] = HARMLESS | {"suffix": ("",), "prompt_embeds": (), "custom_labels": ({},)}
 _decoder = msgspec.json.Decoder(CompletionFields)
 
 
@@ -60,7 +63,7 @@ class Completion:
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)
         if card.strict_fields:
-            refuse_unknown(raw, CompletionFields)
+            refuse_unknown(raw, CompletionFields, IGNORED)
         self._model = card.resolve(fields.model)
         refuse_unsupported(fields, _HARMLESS | {"best_of": (1, fields.n)})
         options = check_stream_options(fields)
@@ -194,34 +197,54 @@ class Completion:
 
 
 def _job(fields: CompletionFields, card: Card) -> GenerateJob:
-    check_range("logprobs", fields.logprobs, 0, card.limits.max_logprobs)
     echo = bool(fields.echo)
-    max_tokens = _DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
-    if max_tokens < 1 and not (echo and max_tokens == 0):
-        raise InvalidRequest(f"max_tokens must be at least 1 (0 only with echo), not {max_tokens}.", param="max_tokens")
-    if fields.prompt_logprobs is not None and fields.stream and not echo:
-        raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
-    params = sampling_params(fields, card, fields.logprobs)
+    _check_logprobs(fields, echo, card)
+    parsed = prompts(
+        cast(Any, fields.prompt), "prompt", card.limits.max_batch_prompts, fields.add_special_tokens is not False
+    )
+    params = sampling_params(fields, card, fields.logprobs, *_json_schema(fields))
     if echo and fields.logprobs is not None and params.prompt_logprobs is None:
         params = msgspec.structs.replace(params, prompt_logprobs=fields.logprobs)
-    if fields.json_schema is not None:
-        if params.json_schema or params.regex or params.grammar:
-            raise InvalidRequest("Only one constraint can be given.", param="json_schema")
-        params = msgspec.structs.replace(params, json_schema=fields.json_schema)
     return GenerateJob(
-        prompts=prompts(
-            cast(Any, fields.prompt), "prompt", card.limits.max_batch_prompts, fields.add_special_tokens is not False
-        ),
+        prompts=parsed,
         sampling_params=params,
-        max_tokens=max_tokens,
-        n=check_n(fields.n, card.limits),
+        max_tokens=_max_tokens(fields, echo),
+        n=check_n(fields.n, len(parsed), card.limits),
         stop=stop_strings(fields.stop, card.limits),
         include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
         skip_special_tokens=fields.skip_special_tokens is not False,
         echo=echo,
         with_token_ids=bool(fields.return_token_ids),
         truncation=truncation(fields.truncate_prompt_tokens, fields.truncation_side, "left"),
-        client_request_id=client_request_id(fields),
+        client_request_id=client_request_id(fields.request_id, fields.rid),
         priority=fields.priority or 0,
-        cache_salt=fields.cache_salt or fields.extra_key,
+        cache_salt=cache_salt(fields),
     )
+
+
+def _max_tokens(fields: CompletionFields, echo: bool) -> int:
+    """None at all only where the prompt itself is the answer."""
+    if fields.max_tokens is None:
+        return _DEFAULT_MAX_TOKENS
+    check_range("max_tokens", fields.max_tokens, 0 if echo else 1, 2**63 - 1)
+    return fields.max_tokens
+
+
+def _check_logprobs(fields: CompletionFields, echo: bool, card: Card) -> None:
+    check_range("logprobs", fields.logprobs, 0, card.limits.max_logprobs)
+    check_logprobs("logprobs", fields.logprobs, card.capabilities)
+    if echo and fields.logprobs is not None and not card.capabilities.prompt_logprobs:
+        raise InvalidRequest(
+            f"echo with logprobs means those of the prompt too, which the engine ({card.capabilities.engine}) "
+            "does not give.",
+            param="echo",
+        )
+    if fields.prompt_logprobs is not None and fields.stream and not echo:
+        raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
+
+
+def _json_schema(fields: CompletionFields) -> list[Constraint]:
+    """SGLang's own field, beside those that chat has too."""
+    if fields.json_schema is None:
+        return []
+    return [Constraint("json_schema", "json_schema", schema_text(fields.json_schema, "json_schema"))]

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from apiserver.card import Card
-from apiserver.errors import ApiError, Internal, InvalidRequest
+from apiserver.errors import ApiError, Internal, InvalidRequest, shown
 from apiserver.events import Result
 from apiserver.protocol import openai
 from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.protocol.prompts import prompts
-from apiserver.protocol.sampling import truncation
+from apiserver.protocol.sampling import client_request_id, truncation
 from apiserver.requests import EmbedJob
 
 _MOST_WITH_METADATA = 256  # the items of a binary answer are described in a header, and headers have limits
@@ -33,27 +33,40 @@ class EmbeddingFields(msgspec.Struct, kw_only=True):
     rid: str | list[str] | None = None
     # Known, and refused unless harmless.
     messages: Any = None
+    modality: Any = None
     embed_dtype: Any = None
     endianness: Any = None
     use_activation: Any = None
     padding: Any = None
     lora_path: Any = None
+    embed_override_token_id: Any = None
     embed_overrides: Any = None
+    add_generation_prompt: Any = None
+    continue_final_message: Any = None
+    chat_template: Any = None
+    chat_template_kwargs: Any = None
     mm_processor_kwargs: Any = None
-    cache_salt: Any = None
+    media_io_kwargs: Any = None
 
 
 _HARMLESS: dict[str, tuple[Any, ...]] = {
     "messages": (),
+    "modality": ("text",),
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
     "use_activation": (True,),
     "padding": ("do_not_pad",),
-    "lora_path": ("",),
+    "lora_path": ("", []),
+    "embed_override_token_id": (),
     "embed_overrides": ([],),
+    "add_generation_prompt": (False,),
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
     "mm_processor_kwargs": ({},),
-    "cache_salt": (),
+    "media_io_kwargs": ({},),
 }
+_IGNORED = frozenset(("user", "cache_salt"))  # nothing of a prompt is cached here, so it is always apart
 _FORMATS = ("float", "base64", "bytes", "bytes_only")
 _decoder = msgspec.json.Decoder(EmbeddingFields)
 
@@ -66,23 +79,24 @@ class Embeddings(Unary):
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)
         if card.strict_fields:
-            refuse_unknown(raw, EmbeddingFields)
+            refuse_unknown(raw, EmbeddingFields, _IGNORED)
         self._model = card.resolve(fields.model)
         refuse_unsupported(fields, _HARMLESS)
         self._format = fields.encoding_format or "float"
         if self._format not in _FORMATS:
             raise InvalidRequest(
-                f"encoding_format must be one of {', '.join(_FORMATS)}, not {self._format[:20]!r}.",
+                f"encoding_format must be one of {', '.join(_FORMATS)}, not {shown(self._format)}.",
                 param="encoding_format",
             )
         _check_dimensions(fields.dimensions, card)
+        check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         self._job = EmbedJob(
             prompts=prompts(
                 fields.input, "input", card.limits.max_batch_prompts, fields.add_special_tokens is not False
             ),
             dimensions=fields.dimensions,
             truncation=truncation(fields.truncate_prompt_tokens, fields.truncation_side, "right"),
-            client_request_id=fields.request_id or (fields.rid if isinstance(fields.rid, str) else None),
+            client_request_id=client_request_id(fields.request_id, fields.rid),
             priority=fields.priority or 0,
         )
         if self._format == "bytes" and len(self._job.prompts) > _MOST_WITH_METADATA:

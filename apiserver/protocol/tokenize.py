@@ -8,10 +8,11 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import decode, refuse_unknown
+from apiserver.protocol.conversation import MULTIMODAL, chat_prompt
+from apiserver.protocol.decoding import decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.exchange import Body, Unary
-from apiserver.protocol.prompts import prompts
-from apiserver.requests import Chat, DetokenizeJob, Prompt, Text, TokenIds, TokenizeJob
+from apiserver.protocol.prompts import prompts, token_ids
+from apiserver.requests import DetokenizeJob, Prompt, TokenIds, TokenizeJob
 
 
 class TokenizeFields(msgspec.Struct, kw_only=True):
@@ -19,7 +20,7 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
     prompt: str | list[str] | None = None
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
+    tool_choice: str | dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -27,7 +28,11 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
     reasoning_effort: str | float | None = None
+    thinking: Any = None
     return_token_strs: bool | None = None
+    # Known, and refused unless harmless.
+    media_io_kwargs: Any = None
+    mm_processor_kwargs: Any = None
 
 
 class DetokenizeFields(msgspec.Struct, kw_only=True):
@@ -50,6 +55,7 @@ class Tokenize(Unary):
         if card.strict_fields:
             refuse_unknown(raw, TokenizeFields)
         card.resolve(fields.model)
+        refuse_unsupported(fields, MULTIMODAL)
         if (fields.prompt is None) == (fields.messages is None):
             raise InvalidRequest("Exactly one of prompt and messages must be given.", param="prompt")
         self._is_batch = isinstance(fields.prompt, list)
@@ -79,39 +85,9 @@ class Tokenize(Unary):
 
 def _tokenize_prompts(fields: TokenizeFields, card: Card) -> list[Prompt]:
     if fields.messages is not None:
-        return [_chat(fields, fields.messages, card)]
-    special = fields.add_special_tokens is not False
-    if fields.prompt == "":  # here, unlike for an engine, nothing is a fair question
-        return [Text("", "prompt", special)]
-    return prompts(fields.prompt, "prompt", card.limits.max_batch_prompts, special)
-
-
-def _chat(fields: TokenizeFields, messages: list[dict[str, Any]], card: Card) -> Chat:
-    if not messages:
-        raise InvalidRequest("messages must hold at least one message.", param="messages")
-    if fields.chat_template is not None and not card.trust_request_chat_template:
-        raise InvalidRequest(
-            "A chat_template in the request is refused; the server allows it with --trust-request-chat-template.",
-            param="chat_template",
-        )
-    continues = bool(fields.continue_final_message)
-    if continues and fields.add_generation_prompt:
-        raise InvalidRequest(
-            "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"
-        )
-    variables = dict(fields.chat_template_kwargs or {})
-    if fields.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", fields.reasoning_effort)
-    return Chat(
-        messages,
-        tools=None if fields.tool_choice == "none" else fields.tools,
-        documents=fields.documents,
-        add_generation_prompt=not continues if fields.add_generation_prompt is None else fields.add_generation_prompt,
-        continue_final_message=continues,
-        add_special_tokens=bool(fields.add_special_tokens),
-        variables=variables,
-        template=fields.chat_template,
-    )
+        return [chat_prompt(fields, card)]
+    most, special = card.limits.max_batch_prompts, fields.add_special_tokens is not False
+    return prompts(fields.prompt, "prompt", most, special, allow_empty=True)
 
 
 class Detokenize(Unary):
@@ -126,11 +102,17 @@ class Detokenize(Unary):
         card.resolve(fields.model)
         if fields.tokens is None:
             raise InvalidRequest("tokens is required.", param="tokens")
-        if fields.tokens and isinstance(fields.tokens[0], str):
-            raise InvalidRequest("tokens must hold token ids (integers).", param="tokens")
         self._is_batch = bool(fields.tokens) and isinstance(fields.tokens[0], list)
-        parsed = prompts(fields.tokens, "tokens", card.limits.max_batch_prompts, False) if fields.tokens else []
-        lists = [prompt for prompt in parsed if isinstance(prompt, TokenIds)] or [TokenIds([], "tokens")]
+        if self._is_batch:
+            most = card.limits.max_batch_prompts
+            if len(fields.tokens) > most:
+                raise InvalidRequest(
+                    f"tokens has {len(fields.tokens)} lists; at most {most} are allowed.", param="tokens"
+                )
+            named = [(item, f"tokens[{number}]") for number, item in enumerate(fields.tokens)]
+        else:
+            named = [(fields.tokens, "tokens")]
+        lists = [TokenIds(token_ids(item, name, allow_empty=True), name) for item, name in named]
         self._job = DetokenizeJob(lists, skip_special_tokens=fields.skip_special_tokens is not False)
 
     @property

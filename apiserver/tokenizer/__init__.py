@@ -10,11 +10,24 @@ from typing import Literal, Protocol
 DecoderFamily = Literal["byte_level", "byte_fallback", "other"]
 
 
-class Tokenizer(Protocol):
-    """What the pipeline needs of a tokenizer backend. All calls are synchronous and do no I/O."""
+class Encoder(Protocol):
+    """Text → ids. The hot half, and the one with a choice of backends."""
 
     name: str
     """Which backend this is, for the log and for people."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def encode_truncated(
+        self, text: str, *, add_special_tokens: bool, most: int, side: Literal["left", "right"]
+    ) -> list[int]:
+        """Like encode, but at most `most` ids: text tokens go, special tokens stay. `left` keeps the text's end."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Ids → text, and what is to be known of the vocabulary. All calls are synchronous and do no I/O."""
+
     vocab_size: int
     """One more than the largest id, added tokens included."""
     longest_token_bytes: int
@@ -26,16 +39,6 @@ class Tokenizer(Protocol):
     """Whether decoding drops one space at the start of the text (sentencepiece)."""
     token_bytes: Callable[[int], bytes]
     """The bytes that one token adds to a text; empty for ids that the tokenizer does not know."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-
-    def encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]: ...
-
-    def encode_truncated(
-        self, text: str, *, add_special_tokens: bool, most: int, side: Literal["left", "right"]
-    ) -> list[int]:
-        """Like encode, but at most `most` ids: text tokens go, special tokens stay. `left` keeps the text's end."""
-        ...
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str: ...
 

@@ -1,13 +1,16 @@
 """The `fastokens` encoder: byte-level and byte-fallback BPE at ten times the speed, with equal ids.
 
-It only encodes; decoding stays with `tokenizers`. Equality is never assumed: `apiserver.tokenizer.probe` compares the two
-on the very tokenizer.json before this is used. Its first call starts threads and costs 0.1 to 0.4 s, so it is made
-before the fork, used after it, and warmed by each worker before it says ready.
+It only encodes; decoding stays with `tokenizers`. Equality is never assumed: `apiserver.tokenizer.probe` compares the
+two on the very tokenizer.json before this is used. Its first call builds tables (0.1 to 0.4 s, 40 MB), so it is made and
+warmed before the fork; FASTOKENS_BPE_THREADS=1, which launch sets, keeps it from starting a thread there.
 """
 
+from importlib.metadata import version
 from typing import Literal
 
-from fastokens import Tokenizer as Backend
+from fastokens import Tokenizer as Backend  # pyright: ignore[reportMissingTypeStubs]  # its stubs cover _native
+
+FASTOKENS_VERSION = version("fastokens")
 
 
 class FastEncoder:

@@ -17,7 +17,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2}|\+[0-9A-Fa-f])>")  # what the Byte
 
 
 class HfTokenizer:
-    """See `apiserver.tokenizer.Tokenizer`."""
+    """Both an `apiserver.tokenizer.Tokenizer` and an `Encoder`."""
 
     name = "hf"
 
@@ -45,10 +45,6 @@ class HfTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-
-    def encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:
-        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-        return [encoding.ids for encoding in encodings]
 
     def encode_truncated(
         self, text: str, *, add_special_tokens: bool, most: int, side: Literal["left", "right"]

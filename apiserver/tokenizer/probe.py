@@ -15,6 +15,7 @@ from apiserver.tokenizer.fast import FastEncoder
 from apiserver.tokenizer.hf import HfTokenizer
 
 AGREE = "agree"
+PROBE_VERSION = 1  # raise it when the strings change: old verdicts are then asked again
 _CHILD_SECONDS = 120
 
 _TEXTS = (
@@ -58,12 +59,22 @@ def _strings(reference: HfTokenizer) -> list[str]:
     source = random.Random(20)
     special = [reference.decode([token_id], skip_special_tokens=False) for token_id in sorted(reference.special_ids)]
     around = [f"before{token}after {token} \n{token}" for token in special[:64]]
-    alphabets = ("abcdefgh ", " \n\t\r", "0123456789.,", "äöüßéèñ", "中文字符。，", "🎉👍🏽\u200d\ufe0f", "'\"()[]{}<>|_-")
+    alphabets = (
+        "abcdefgh ",
+        " \n\t\r",
+        "0123456789.,",
+        "äöüßéèñ",
+        "中文字符。，",
+        "🎉👍🏽\u200d\ufe0f",
+        "'\"()[]{}<>|_-",
+    )
     mixed = [
         "".join(source.choice(source.choice(alphabets)) for _ in range(source.randrange(1, 80))) for _ in range(400)
     ]
     anything = [
-        "".join(chr(source.choice((source.randrange(32, 0xD800), source.randrange(0xE000, 0x1FFFF)))) for _ in range(20))
+        "".join(
+            chr(source.choice((source.randrange(32, 0xD800), source.randrange(0xE000, 0x1FFFF)))) for _ in range(20)
+        )
         for _ in range(100)
     ]
     return [*_TEXTS, *special, *around, *mixed, *anything]

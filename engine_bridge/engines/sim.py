@@ -139,7 +139,9 @@ class SimEngine:
         options = self._options
         refused: list[tuple[Key, Answer]] = []
         for key, request in requests:
-            if options.max_waiting and len(self._waiting) >= options.max_waiting:
+            if isinstance(request, Generate) != (options.task == "generate"):
+                refused.append((key, Failure(key[1], FailureKind.INVALID, f"this engine can only {options.task}")))
+            elif options.max_waiting and len(self._waiting) >= options.max_waiting:
                 refused.append((key, Failure(key[1], FailureKind.OVERLOADED, "the engine's queue is full")))
             else:
                 self._waiting.append((key, request))
@@ -257,7 +259,8 @@ class SimEngine:
         params = request.sampling_params
         first = running.made == 0
         new: list[int] = []
-        reason = FinishReason.LENGTH if params.max_tokens == 0 else None
+        most = min(params.max_tokens, self._options.max_model_len - len(running.prompt_token_ids))
+        reason = FinishReason.LENGTH if most <= 0 else None
         stop_token_id = None
         while reason is None and len(new) < self._options.tokens_per_step:
             token_id = self._next_id(running, params)
@@ -265,7 +268,7 @@ class SimEngine:
             running.made += 1
             if self._stops(token_id, running.made, params):
                 reason, stop_token_id = FinishReason.STOP, token_id
-            elif running.made >= params.max_tokens:
+            elif running.made >= most:
                 reason = FinishReason.LENGTH
         return Output(
             running.key[1],
@@ -277,7 +280,7 @@ class SimEngine:
         )
 
     def _next_id(self, running: _Running, params: wire.SamplingParams) -> int:
-        if running.forced is not None:
+        if running.forced is not None and self._may_come(running.forced, running.made, params):
             return running.forced
         script = running.script
         if script:
@@ -289,6 +292,10 @@ class SimEngine:
             return script[position % len(script)]
         running.state = (running.state * 1103515245 + 12345) & 0x7FFFFFFF
         return self._low + (running.state >> 8) % self._span
+
+    def _may_come(self, token_id: int, made: int, params: wire.SamplingParams) -> bool:
+        """The end token is out of the question until min_tokens are there."""
+        return token_id != self._options.eos_token_id or made >= params.min_tokens
 
     def _stops(self, token_id: int, made: int, params: wire.SamplingParams) -> bool:
         if made <= params.min_tokens:

@@ -68,6 +68,8 @@ class Reply:
     """What came back. `failure` is None or the kind of failure, in which case the rest is as far as it got."""
 
     status: int = 0
+    head: bytes = b""
+    """Status line and headers, in lower case."""
     is_event_stream: bool = False
     has_done_event: bool = False
     token_times: list[float] = field(default_factory=list[float])
@@ -167,6 +169,7 @@ class Connection(asyncio.Protocol):
         parser, events = self._parser, self._events
         return Reply(
             status=parser.status,
+            head=parser.head,
             is_event_stream=parser.is_event_stream,
             has_done_event=events.is_done,
             token_times=events.token_times,

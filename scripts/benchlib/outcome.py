@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchlib.endpoints import Sample
+from benchlib.plot import Lines, Panel
 from benchlib.processes import Spent
 from benchlib.report import number, table
 from benchlib.stats import summarize
@@ -77,7 +78,7 @@ def render(document: dict[str, Any]) -> str:
         tokens += f", {settings['output_tokens']} out, {'stream' if settings['stream'] else 'no stream'}"
     label = f"{document['label']}: " if document["label"] else ""
     parts = [
-        f"{label}{settings['endpoint']} of {settings['model']}, {tokens}, median of {settings['repeat']}",
+        f"{label}{settings['endpoint']} of {document['model']}, {tokens}, median of {settings['repeat']}",
         _throughput_table(levels),
         _latency_table(levels),
     ]
@@ -89,6 +90,36 @@ def render(document: dict[str, Any]) -> str:
     if any(level["failures"] for level in levels):
         parts.append(_failure_table(levels))
     return "\n\n".join(parts)
+
+
+def panels(document: dict[str, Any]) -> list[Panel]:
+    """Latency percentiles over the load, for each kind of latency that was measured; and the throughput."""
+    levels = document["levels"]
+    by_rate = levels[0]["rate"] is not None
+    axis = "requests per second offered" if by_rate else "clients"
+    places = [level["rate" if by_rate else "concurrency"] for level in levels]
+
+    def line(name: str, key: str) -> list[tuple[float, float]]:
+        summaries = [level["median"]["latency_seconds"][name] for level in levels]
+        pairs = zip(places, summaries, strict=True)
+        return [(place, summary[key] * 1000) for place, summary in pairs if summary["count"]]
+
+    shown: list[Panel] = [
+        Lines(
+            title=name.upper(),
+            x_label=axis,
+            y_label="ms",
+            series={key: line(name, key) for key in ("p50", "p90", "p99")},
+            x_scale="log",
+            y_scale="log",
+        )
+        for name in _LATENCIES
+        if line(name, "p50")
+    ]
+    rates = [level["median"].get("requests_per_second") or 0.0 for level in levels]
+    series = {"answered": list(zip(places, rates, strict=True))}
+    shown.append(Lines(title="throughput", x_label=axis, y_label="requests/s", series=series, x_scale="log"))
+    return shown
 
 
 def _throughput_table(levels: list[dict[str, Any]]) -> str:

@@ -24,10 +24,11 @@ class ResponseParser:
     A chunk of a chunked body is given out when it is whole.
     """
 
-    __slots__ = ("_chunked", "_held", "_left", "closes", "is_done", "is_event_stream", "status")
+    __slots__ = ("_chunked", "_held", "_left", "closes", "head", "is_done", "is_event_stream", "status")
 
     def __init__(self) -> None:
         self.status = 0
+        self.head = b""
         self.is_event_stream = False
         self.closes = False
         self.is_done = False
@@ -56,7 +57,7 @@ class ResponseParser:
         if not head.startswith(b"HTTP/1.") or not head[9:12].isdigit():
             raise ReplyError("not an HTTP reply")
         self.status = int(head[9:12])
-        lower = head.lower()
+        self.head = lower = head.lower()
         self.is_event_stream = _EVENTS.search(lower) is not None
         self._chunked = _CHUNKED.search(lower) is not None
         length = _LENGTH.search(lower)

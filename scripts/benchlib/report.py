@@ -1,11 +1,12 @@
 """What a person sees and what a file keeps: the progress line, Markdown tables, and where the numbers were made."""
 
 import asyncio
+import contextlib
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +24,7 @@ class Progress:
     """A line that grows on a terminal; elsewhere, a line now and then, and one at the end.
 
     Either `total` (things to do) or `duration_seconds` says how far there is to go. A passing one is only shown while
-    it lasts, and leaves no line behind.
+    it lasts, and leaves no line behind. A timer of the running loop draws it; where there is none, each advance may.
     """
 
     def __init__(
@@ -42,14 +43,20 @@ class Progress:
         self._is_passing = is_passing
         self._is_terminal = self._stream.isatty()
         self._interval = _TERMINAL_INTERVAL_SECONDS if self._is_terminal else _LOG_INTERVAL_SECONDS
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._began = perf_counter()
+        self._began = self._drawn = perf_counter()
         self.done = 0
         self.failed = 0
 
     def __enter__(self) -> Self:
-        self._began = perf_counter()
-        self._tick(is_first=True)
+        self._began = self._drawn = perf_counter()
+        with contextlib.suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()
+        if self._is_terminal:
+            self._draw()
+        if self._loop is not None:
+            self._timer = self._loop.call_later(self._interval, self._tick, self._loop)
         return self
 
     def __exit__(
@@ -63,9 +70,11 @@ class Progress:
             self._stream.write("\r\x1b[K")
 
     def advance(self, *, is_failed: bool = False) -> None:
-        """One more is done. Cheap: the line is drawn by a timer."""
+        """One more is done. Cheap: it draws nothing where a timer does."""
         self.done += 1
         self.failed += is_failed
+        if self._loop is None and perf_counter() - self._drawn >= self._interval:
+            self._draw()
 
     def line(self, elapsed: float) -> str:
         """The text after so many seconds."""
@@ -82,10 +91,13 @@ class Progress:
             return min(1.0, self.done / self._total) if self._total else 1.0
         return min(1.0, elapsed / self._duration_seconds) if self._duration_seconds else 1.0
 
-    def _tick(self, *, is_first: bool = False) -> None:
-        if self._is_terminal or not is_first:
-            self._print(end="" if self._is_terminal else "\n")
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._draw()
+        self._timer = loop.call_later(self._interval, self._tick, loop)
+
+    def _draw(self) -> None:
+        self._drawn = perf_counter()
+        self._print(end="" if self._is_terminal else "\n")
 
     def _print(self, *, end: str) -> None:
         line = self.line(perf_counter() - self._began)
@@ -137,6 +149,18 @@ def provenance() -> dict[str, Any]:
             "python": platform.python_version(),
         },
     }
+
+
+def provenance_line(document: Mapping[str, Any]) -> str:
+    """The same in one line, to stand below a table or a picture."""
+    machine = document["machine"]
+    commit = document["commit"]
+    if commit is not None:
+        commit = commit[:10] + ("-dirty" if commit.endswith("-dirty") else "")
+    return (
+        f"{machine['cores']} cores of {machine['cpu']}, Linux {machine['kernel']}, Python {machine['python']}; "
+        f"commit {commit or 'unknown'}; {document['date'][:10]}"
+    )
 
 
 def write_json(path: Path, document: object) -> None:

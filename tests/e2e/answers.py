@@ -123,9 +123,8 @@ def detokenized(pool: Pool, lists: list[list[int]], *, skip_special_tokens: bool
     """The tokenizer's own decode of each list."""
     texts: list[str] = []
     for start in range(0, len(lists), 2000):
-        response = pool.post(
-            "/detokenize", {"tokens": lists[start : start + 2000], "skip_special_tokens": skip_special_tokens}
-        )
+        body = {"tokens": lists[start : start + 2000], "skip_special_tokens": skip_special_tokens}
+        response = pool.post("/detokenize", body)
         assert response.status_code == 200, response.text
         texts += response.json()["text"]
     return texts

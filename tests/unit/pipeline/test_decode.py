@@ -1,5 +1,6 @@
 """One choice's outputs become events: the same ones however the engine batched its ids."""
 
+import codecs
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -97,16 +98,7 @@ def decided(token_ids: Sequence[int], skip: bool) -> str:
     """The text that these ids alone decide, of bytes: all but the first part of a character at the end."""
     ids = [token_id for token_id in token_ids if not skip or token_id < 256]
     raw = b"".join(BYTES.token_bytes(token_id) for token_id in ids)
-    undecided = next((size for size in (3, 2, 1) if _begins_a_character(raw[-size:])), 0)
-    return raw[: len(raw) - undecided].decode(errors="replace")
-
-
-def _begins_a_character(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        return error.start == 0 and error.reason == "unexpected end of data"
-    return False
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(raw)
 
 
 @either_way

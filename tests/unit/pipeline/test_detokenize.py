@@ -82,7 +82,9 @@ def test_what_is_decided_is_told_at_once(specimen: Specimen, skip: bool, data: s
         while so_far and _is_undecided(specimen, so_far[-1], skip):
             so_far = so_far[:-1]
         whole = specimen.backend.decode(so_far, skip_special_tokens=skip)
-        assert told in (whole, whole.removesuffix("\ufffd"))
+        assert whole.startswith(told)
+        # Of two bytes that begin a surrogate CPython waits for the third, though UTF-8 has no surrogates.
+        assert whole.removeprefix(told) in ("", "\ufffd", "\ufffd\ufffd")
 
 
 def _is_undecided(specimen: Specimen, token_id: int, skip: bool) -> bool:

@@ -128,3 +128,8 @@ def test_what_is_held_back_is_bounded_by_the_longest_stop_string() -> None:
     assert told == 3000 - 1023
     assert len(checker.feed("b")) == 1023 - 1023
     assert checker.matched == stops[-1]
+
+
+def test_a_stop_string_that_may_not_end_the_text_is_told_at_once() -> None:
+    checker = StopChecker(("ab", "xyz."))
+    assert [checker.feed(chunk, may_end=False) for chunk in ("a", "b", "x")] == ["", "ab", ""]

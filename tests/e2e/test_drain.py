@@ -1,0 +1,200 @@
+"""Stopping: what runs finishes, or is told; what is new is refused; the exit code is 0."""
+
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from tests.conftest import StartPool
+from tests.pool import Pool, wait_for
+from tests.streams import KeptConnection, OpenRequest, error_of, text_of
+
+STEPS = ("--step-ms", "20")
+
+
+def chat(max_tokens: int, *, stream: bool = True) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "Hello"}]
+    return {"model": "sim", "ignore_eos": True, "stream": stream, "messages": messages, "max_tokens": max_tokens}
+
+
+def open_streams(stack: ExitStack, pool: Pool, count: int, max_tokens: int) -> list[OpenRequest]:
+    """Streams that run."""
+    streams = [
+        stack.enter_context(OpenRequest(pool.url, "/v1/chat/completions", chat(max_tokens))) for _ in range(count)
+    ]
+    for stream in streams:
+        stream.read_some()
+    return streams
+
+
+def refuses(pool: Pool) -> bool:
+    where = urlsplit(pool.url)
+    try:
+        socket.create_connection((where.hostname, where.port), timeout=1).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def readiness(pool: Pool) -> str:
+    return pool.get("/ready").json()["status"]
+
+
+def assert_all_gone(processes: list[psutil.Process]) -> None:
+    assert [process for process in processes if process.is_running()] == []
+
+
+def test_ten_streams_finish_while_new_connections_are_refused(start_pool: StartPool) -> None:
+    with start_pool("--api-server-count", "4", engine=STEPS) as pool, ExitStack() as stack:
+        children = pool.descendants()
+        streams = open_streams(stack, pool, 10, max_tokens=60)
+        pool.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: refuses(pool), 1, "a shut door")
+        with ThreadPoolExecutor(10) as threads:
+            texts = list(threads.map(lambda stream: text_of(stream.events()), streams))
+        assert [len(text) for text in texts] == [60] * 10
+        assert pool.process.wait(5) == 0
+        assert_all_gone(children)
+        assert "Traceback" not in pool.log
+
+
+def test_what_outlasts_the_limit_gets_an_error_and_the_exit_is_clean(start_pool: StartPool) -> None:
+    with start_pool("--api-server-count", "2", "--drain-timeout", "0.3", engine=STEPS) as pool, ExitStack() as stack:
+        streams = open_streams(stack, pool, 10, max_tokens=3000)
+        whole = stack.enter_context(OpenRequest(pool.url, "/v1/chat/completions", chat(3000, stream=False)))
+        wait_for(lambda: pool.engine()["running"] == 11, 5, "eleven running requests")
+        pool.process.send_signal(signal.SIGTERM)
+        assert [error_of(stream.events())["code"] for stream in streams] == [503] * 10
+        assert whole.status == 503
+        assert "shutting down" in whole.json()["error"]["message"]
+        assert pool.process.wait(5) == 0
+        assert "Traceback" not in pool.log
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGQUIT,)], ids=["twice", "SIGQUIT"])
+def test_a_second_signal_stops_at_once_and_still_tells_everybody(
+    start_pool: StartPool, numbers: tuple[signal.Signals, ...]
+) -> None:
+    with start_pool("--api-server-count", "2", engine=STEPS) as pool, ExitStack() as stack:
+        children = pool.descendants()
+        streams = open_streams(stack, pool, 4, max_tokens=3000)
+        for number in numbers:
+            pool.process.send_signal(number)
+            wait_for(lambda: refuses(pool), 1, "a shut door")
+        began = time.monotonic()
+        assert [error_of(stream.events())["code"] for stream in streams] == [503] * 4
+        assert pool.process.wait(5) == 0
+        assert time.monotonic() - began < 2
+        assert_all_gone(children)
+
+
+def test_an_idle_connection_may_still_bring_its_next_request(start_pool: StartPool) -> None:
+    """It may have been on its way: it is answered, and told to be the last."""
+    with start_pool("--api-server-count", "1", engine=STEPS) as pool, ExitStack() as stack:
+        kept = stack.enter_context(KeptConnection(pool.url))
+        assert kept.get("/ready").status == 200
+        [stream] = open_streams(stack, pool, 1, max_tokens=100)
+        idle_since = time.monotonic()
+        wait_for(lambda: time.monotonic() - idle_since > 0.7, 2, "an idle time beyond the grace")
+        pool.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: refuses(pool), 1, "a shut door")
+        answer = kept.get("/ready")
+        assert (answer.status, answer.getheader("connection")) == (503, "close")
+        assert len(text_of(stream.events())) == 100
+        assert pool.process.wait(5) == 0
+
+
+def test_during_the_delay_the_pool_is_not_ready_but_still_serves(start_pool: StartPool) -> None:
+    with start_pool("--api-server-count", "2", "--drain-delay", "1", engine=STEPS) as pool:
+        assert readiness(pool) == "ok"
+        pool.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: readiness(pool) == "draining", 0.5, "a pool that says it drains")
+        assert pool.get("/health").status_code == 200
+        assert pool.get("/live").status_code == 200
+        answer = pool.post("/v1/chat/completions", chat(2, stream=False))
+        assert answer.json()["usage"]["completion_tokens"] == 2
+        wait_for(lambda: refuses(pool), 2, "a shut door")
+        assert pool.process.wait(5) == 0
+
+
+def test_a_pool_that_still_loads_stops_at_once(start_pool: StartPool) -> None:
+    with start_pool("--api-server-count", "2", engine=["--load-seconds", "60"], ready=False) as pool:
+        wait_for(lambda: readiness(pool) == "loading", 5, "API servers")
+        children = pool.descendants()
+        began = time.monotonic()
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.process.wait(5) == 0
+        assert time.monotonic() - began < 2
+        assert_all_gone(children)
+
+
+def test_one_api_server_told_to_stop_drains_alone_and_is_replaced(start_pool: StartPool) -> None:
+    with start_pool("--api-server-count", "2", engine=STEPS) as pool, ExitStack() as stack:
+        streams = open_streams(stack, pool, 4, max_tokens=50)
+        before = pool.pool()["processes"]
+        for process in before:
+            os.kill(process["pid"], signal.SIGTERM)
+        assert [len(text_of(stream.events())) for stream in streams] == [50] * 4
+        wait_for(lambda: len({*pool.worker_pids()} - {p["pid"] for p in before}) == 2, 5, "two new API servers")
+
+
+def test_control_c_in_a_terminal_drains(tmp_path: Path) -> None:
+    """The terminal signals its whole foreground group; only the supervisor may be in it."""
+    terminal, inside = pty.openpty()
+    command = [sys.executable, "-m", "apiserver", "serve", "sim", "--engine", "sim", "--port", "0", "--", *STEPS]
+    process = subprocess.Popen(
+        command, stdin=inside, stdout=inside, stderr=inside, preexec_fn=lambda: os.login_tty(inside)
+    )
+    os.close(inside)
+    try:
+        screen = Screen(terminal)
+        wait_for(lambda: "Try it:" in screen.text, 20, "a ready pool")
+        url = screen.text.split("listening on ")[1].split()[0]
+        with OpenRequest(url, "/v1/chat/completions", chat(50)) as stream:
+            stream.read_some()
+            os.write(terminal, b"\x03")
+            assert len(text_of(stream.events())) == 50
+        wait_for(lambda: screen.is_over, 5, "the end of the terminal")
+        assert process.wait(5) == 0
+        assert "Traceback" not in screen.text
+    finally:
+        os.close(terminal)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+class Screen:
+    """What a terminal has shown; asking reads on."""
+
+    def __init__(self, terminal: int) -> None:
+        os.set_blocking(terminal, False)
+        self._terminal = terminal
+        self._shown = b""
+        self._over = False
+
+    @property
+    def text(self) -> str:
+        try:
+            while data := os.read(self._terminal, 65536):
+                self._shown += data
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody has the other end open any more
+            self._over = True
+        return self._shown.decode()
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.text) and self._over

@@ -1,0 +1,550 @@
+"""What is no HTTP, is too much of it, or comes too slowly; and what clients may do that few of them do."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pool import Pool, running_pool
+from tests.raw_http import RawConnection, Reply, request
+
+pytestmark = pytest.mark.e2e
+
+CHAT = "/v1/chat/completions"
+HELLO = {"model": "sim", "messages": [{"role": "user", "content": "Hello"}]}
+HELLO_BODY = json.dumps(HELLO).encode()
+BODY_LIMIT = 200_000
+
+
+@pytest.fixture(scope="module")
+def strict_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """One API server with small limits, so that they can be met in a second."""
+    flags = ["--api-server-count", "1", "--max-body-bytes", str(BODY_LIMIT), "--header-timeout", "1"]
+    flags += ["--body-timeout", "1", "--max-model-len", "20000"]
+    with running_pool(tmp_path_factory.mktemp("edge") / "pool.log", *flags, engine=["--mode", "echo"]) as pool:
+        yield pool
+
+
+def assert_refused(reply: Reply, status: int, says: str = "") -> None:
+    """In OpenAI's shape, whoever it was that refused."""
+    assert reply.status == status
+    assert reply.headers["content-type"] == ["application/json"]
+    assert set(reply.json()) == {"error"}
+    assert set(reply.error) == {"message", "type", "param", "code"}
+    assert says in reply.error["message"]
+
+
+def assert_serves(pool: Pool) -> None:
+    with RawConnection(pool.url) as connection:
+        assert_answers(connection)
+
+
+def assert_answers(connection: RawConnection) -> None:
+    connection.send(request("POST", CHAT, HELLO_BODY))
+    reply = connection.reply()
+    assert reply.status == 200
+    assert "Hello" in reply.json()["choices"][0]["message"]["content"]
+
+
+# ---- what is no HTTP ----
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"FROB / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET  HTTP/1.1\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"GET http://host:99999/ HTTP/1.1\r\n\r\n",
+        b"CONNECT host:443 HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(512),  # TLS
+        b"GET / HTTP/1.1\r\nbad header: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\na: b\x00c\r\n\r\n",
+        b"GET / HTTP/1.1\r\na: b\r\n folded\r\n\r\n",
+        b"GET / HTTP/1.1\r\n: no name\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_answered_in_json_and_closed(strict_pool: Pool, nonsense: bytes) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(nonsense)
+        assert_refused(connection.reply(), 400, "Invalid HTTP request")
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        b"transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+        b"content-length: 5\r\ncontent-length: 6\r\n",
+        b"content-length: -5\r\n",
+        b"content-length: +5\r\n",
+        b"content-length: 0x5\r\n",
+        b"content-length: 99999999999999999999999\r\n",
+        b"transfer-encoding: gzip\r\n",
+        b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n",
+    ],
+)
+def test_a_body_of_doubtful_length_is_refused_and_nothing_after_it_is_believed(
+    strict_pool: Pool, framing: bytes
+) -> None:
+    """Two readers that disagree on where a request ends are how requests are smuggled."""
+    with RawConnection(strict_pool.url) as connection:
+        smuggled = b"GET /pool HTTP/1.1\r\nhost: test\r\n\r\n"
+        connection.send(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: test\r\n" + framing + b"\r\n" + smuggled)
+        assert_refused(connection.reply(), 400)
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+@pytest.mark.parametrize("chunk", [b"zz\r\n", b"-1\r\n", b"5\r\nHelloX", b"ffffffffffffffffff\r\n"])
+def test_a_broken_chunk_ends_the_request_with_a_400(strict_pool: Pool, chunk: bytes) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("POST", CHAT, content_type="application/json", transfer_encoding="chunked") + chunk)
+        assert_refused(connection.reply(), 400, "Invalid HTTP request")
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+def test_nonsense_writes_nothing_into_the_log(strict_pool: Pool) -> None:
+    before = strict_pool.log
+    for _ in range(20):
+        with RawConnection(strict_pool.url) as connection:
+            connection.send(b"GARBAGE\r\n\r\n")
+            connection.reply()
+    assert strict_pool.log == before
+
+
+# ---- too much ----
+
+
+def test_a_header_of_a_megabyte_is_a_431_that_arrives(strict_pool: Pool) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("GET", "/health", huge="x" * 1_000_000))
+        assert_refused(connection.reply(), 431)
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+def test_a_head_that_is_too_large_is_refused_even_where_it_arrives_in_one_piece(strict_pool: Pool) -> None:
+    many = {f"h{number}": "x" * 1000 for number in range(80)}
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("GET", "/health", **many))
+        assert_refused(connection.reply(), 431)
+
+
+def test_a_head_just_below_the_limit_is_served(strict_pool: Pool) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("GET", "/health", **{f"h{number}": "x" * 300 for number in range(200)}))
+        assert connection.reply().status == 200
+
+
+def test_a_hundred_thousand_headers_are_a_431(strict_pool: Pool) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("GET", "/health", **{f"h{number}": "1" for number in range(100_000)}))
+        assert_refused(connection.reply(), 431)
+    assert_serves(strict_pool)
+
+
+def test_a_url_of_seventy_thousand_letters_is_a_431(strict_pool: Pool) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("GET", "/" + "a" * 70_000))
+        assert_refused(connection.reply(), 431)
+
+
+def test_a_large_body_before_a_small_head_is_not_counted_as_that_head(strict_pool: Pool) -> None:
+    body = json.dumps({**HELLO, "user": "x" * 150_000}).encode()
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("POST", CHAT, body) + request("POST", CHAT, body)[:-1000])
+        assert connection.reply().status == 200
+        connection.send(body[-1000:])
+        assert connection.reply().status == 200
+        assert_answers(connection)
+
+
+def test_a_body_that_is_announced_too_large_is_a_413_before_it_is_sent(strict_pool: Pool) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        announced = request(
+            "POST", CHAT, content_type="application/json", content_length=str(BODY_LIMIT + 1), expect="100-continue"
+        )
+        connection.send(announced)
+        reply = connection.reply()
+        assert_refused(reply, 413, f"larger than {BODY_LIMIT} bytes")
+        assert reply.headers["connection"] == ["close"]
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+def test_a_client_that_sends_a_large_body_without_looking_up_still_reads_the_413(strict_pool: Pool) -> None:
+    """Closing on it at once would reset the connection, and the answer would be lost."""
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("POST", CHAT, b"x" * 30_000_000))
+        assert_refused(connection.reply(), 413)
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+def test_a_chunked_body_is_a_413_as_soon_as_it_is_too_large(strict_pool: Pool) -> None:
+    piece = b"%x\r\n%s\r\n" % (10_000, b"x" * 10_000)
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("POST", CHAT, content_type="application/json", transfer_encoding="chunked"))
+        connection.send(piece * (BODY_LIMIT // 10_000 + 1))  # and it has no end
+        reply = connection.reply()
+        assert_refused(reply, 413)
+        assert reply.headers["connection"] == ["close"]
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+def test_a_body_just_within_the_limit_is_served(strict_pool: Pool) -> None:
+    body = json.dumps({**HELLO, "user": ""}).encode()
+    body = body.replace(b'"user": ""', b'"user": "' + b"x" * (BODY_LIMIT - len(body)) + b'"')
+    assert len(body) == BODY_LIMIT
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("POST", CHAT, body))
+        assert connection.reply().status == 200
+        assert_answers(connection)
+
+
+def test_an_endless_body_to_a_route_that_wants_none_is_not_read_for_ever(strict_pool: Pool) -> None:
+    piece = b"%x\r\n%s\r\n" % (10_000, b"x" * 10_000)
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("GET", "/version", transfer_encoding="chunked"))
+        assert connection.reply().status == 200
+        connection.send(piece * (BODY_LIMIT // 10_000 + 1))
+        assert connection.is_at_end()
+
+
+def test_the_body_of_a_refused_request_does_not_become_the_next_request(strict_pool: Pool) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("POST", "/nowhere", b"GET /pool HTTP/1.1\r\nhost: test\r\n\r\n"))
+        assert_refused(connection.reply(), 404)
+        assert_answers(connection)
+
+
+# ---- too slow ----
+
+
+def test_headers_that_come_by_the_letter_are_a_408(strict_pool: Pool) -> None:
+    """Each letter is a sign of life, and still the whole must arrive in time."""
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(b"GET /health HTTP/1.1\r\na: ")
+        assert_refused(connection.reply(), 408, "headers")
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+def test_a_body_that_stalls_is_a_408(strict_pool: Pool) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("POST", CHAT, HELLO_BODY)[:-5])
+        assert_refused(connection.reply(), 408, "body")
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+def test_a_connection_that_never_says_anything_is_closed(strict_pool: Pool) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        assert connection.is_at_end()
+
+
+def test_an_answered_request_whose_body_never_ends_is_let_go(strict_pool: Pool) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("POST", "/nowhere", b"xx", content_length="100"))
+        assert_refused(connection.reply(), 404)
+        assert connection.is_at_end()
+
+
+# ---- one connection, many requests ----
+
+
+def test_pipelined_requests_are_all_answered_in_order(echo_pool: Pool) -> None:
+    def chat(text: str) -> bytes:
+        body = {"messages": [{"role": "user", "content": text}], "stream": len(text) % 2 == 0}
+        return request("POST", CHAT, json.dumps(body).encode())
+
+    texts = [letter * (1 + number * 37 % 50) for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz")]
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(b"".join(chat(text) for text in texts))
+        for text in texts:
+            reply = connection.reply()
+            assert reply.status == 200
+            said = re.findall(r'"content":"(\w*)"', reply.body.decode())
+            assert "".join(said) == text
+
+
+def test_nonsense_after_a_good_request_does_not_take_its_answer_away(echo_pool: Pool) -> None:
+    for body in (HELLO, {**HELLO, "stream": True}):
+        with RawConnection(echo_pool.url) as connection:
+            connection.send(request("POST", CHAT, json.dumps(body).encode()) + b"GARBAGE\r\n\r\n")
+            good = connection.reply()
+            assert good.status == 200
+            assert b"finish_reason" in good.body
+            assert_refused(connection.reply(), 400, "Invalid HTTP request")
+            assert connection.is_at_end()
+
+
+def test_a_broken_body_behind_a_good_request_is_refused_in_its_turn(echo_pool: Pool) -> None:
+    broken = request("POST", CHAT, content_type="application/json", transfer_encoding="chunked") + b"zz\r\n"
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT, HELLO_BODY) + broken)
+        assert connection.reply().status == 200
+        assert_refused(connection.reply(), 400)
+        assert connection.is_at_end()
+
+
+def test_refused_requests_leave_the_connection_open(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        for status, refused in (
+            (400, request("POST", CHAT, b"{")),
+            (400, request("POST", CHAT, HELLO_BODY, content_type="text/plain")),
+            (404, request("POST", CHAT, b'{"model":"other","messages":[]}')),
+            (404, request("GET", "/nowhere")),
+            (405, request("GET", CHAT)),
+            (415, request("POST", CHAT, HELLO_BODY, content_encoding="gzip")),
+        ):
+            connection.send(refused)
+            assert_refused(connection.reply(), status)
+            assert_answers(connection)
+
+
+def test_connection_close_is_obeyed(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("GET", "/version", connection="close") + request("GET", "/version"))
+        reply = connection.reply()
+        assert reply.headers["connection"] == ["close"]
+        assert connection.is_at_end()
+
+
+def test_http_1_0_is_answered_and_closed(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(b"GET /version HTTP/1.0\r\n\r\n")
+        assert connection.reply().status == 200
+        assert connection.is_at_end()
+
+
+# ---- content types and encodings ----
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["application/json", "application/json; charset=utf-8", "Application/JSON ;x=y", "application/json;"],
+)
+def test_json_is_taken_under_every_spelling_of_its_name(echo_pool: Pool, content_type: str) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT, HELLO_BODY, content_type=content_type))
+        assert connection.reply().status == 200
+
+
+@pytest.mark.parametrize(
+    "content_type", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp"]
+)
+def test_a_body_that_is_not_called_json_is_a_400(echo_pool: Pool, content_type: str) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT, HELLO_BODY, content_type=content_type))
+        assert_refused(connection.reply(), 400, "application/json")
+        assert_answers(connection)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "zstd", "GZIP", "gzip, identity"])
+def test_a_compressed_body_is_a_415(echo_pool: Pool, encoding: str) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT, gzip.compress(HELLO_BODY), content_encoding=encoding))
+        assert_refused(connection.reply(), 415, "Compressed")
+        assert_answers(connection)
+
+
+def test_a_body_compressed_in_transfer_is_a_415(echo_pool: Pool) -> None:
+    compressed = gzip.compress(HELLO_BODY)
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT, content_type="application/json", transfer_encoding="gzip, chunked"))
+        connection.send(b"%x\r\n%s\r\n0\r\n\r\n" % (len(compressed), compressed))
+        assert_refused(connection.reply(), 415)
+        assert_answers(connection)
+
+
+def test_identity_is_no_compression(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT, HELLO_BODY, content_encoding="identity"))
+        assert connection.reply().status == 200
+
+
+def test_a_chunked_body_is_put_together(echo_pool: Pool) -> None:
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in HELLO_BODY)
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT, content_type="application/json", transfer_encoding="chunked"))
+        connection.send(chunks + b"0\r\n\r\n")
+        assert connection.reply().json()["choices"][0]["message"]["content"] == "Hello"
+        assert_answers(connection)
+
+
+def test_a_trailer_is_no_header(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT, content_type="application/json", transfer_encoding="chunked"))
+        connection.send(b"%x\r\n%s\r\n0\r\nx-request-id: trailed\r\n\r\n" % (len(HELLO_BODY), HELLO_BODY))
+        reply = connection.reply()
+        assert reply.status == 200
+        assert reply.headers["x-request-id"] != ["trailed"]
+
+
+# ---- what some clients do ----
+
+
+def test_a_client_that_waits_for_100_continue_gets_it(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        whole = request("POST", CHAT, HELLO_BODY, expect="100-continue")
+        connection.send(whole[: -len(HELLO_BODY)])
+        assert connection.reply().status == 100
+        connection.send(HELLO_BODY)
+        assert connection.reply().status == 200
+        assert_answers(connection)
+
+
+def test_a_refusal_instead_of_100_continue_closes_since_the_body_may_come_or_not(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", "/nowhere", b"", content_length="5", expect="100-continue"))
+        reply = connection.reply()
+        assert_refused(reply, 404)
+        assert reply.headers["connection"] == ["close"]
+        assert connection.is_at_end()
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_a_wish_for_http_2_is_declined_without_losing_the_body(echo_pool: Pool, in_pieces: bool) -> None:
+    """Java's own client sends it with the first request of every plain connection."""
+    wish = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2_settings": "AAEAAEAAAAIAAAABAAMAAABk"}
+    whole = request("POST", CHAT, HELLO_BODY, **wish) + request("GET", "/version", **wish)
+    with RawConnection(echo_pool.url) as connection:
+        for piece in [whole[at : at + 50] for at in range(0, len(whole), 50)] if in_pieces else [whole]:
+            connection.send(piece)
+        assert connection.reply().json()["choices"][0]["message"]["content"] == "Hello"
+        assert "version" in connection.reply().json()
+        assert_answers(connection)
+
+
+def test_a_wish_for_http_2_with_a_chunked_body_is_declined_too(echo_pool: Pool) -> None:
+    wish = {"connection": "Upgrade", "upgrade": "h2c", "content_type": "application/json"}
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT, transfer_encoding="chunked", **wish))
+        connection.send(b"%x\r\n%s\r\n0\r\n\r\n" % (len(HELLO_BODY), HELLO_BODY))
+        assert connection.reply().json()["choices"][0]["message"]["content"] == "Hello"
+        assert_answers(connection)
+
+
+def test_a_websocket_handshake_is_answered_like_any_get(echo_pool: Pool) -> None:
+    wish = {"connection": "Upgrade", "upgrade": "websocket", "sec_websocket_key": "eA==", "sec_websocket_version": "13"}
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("GET", CHAT, **wish))
+        assert_refused(connection.reply(), 405)
+        assert_answers(connection)
+
+
+def test_blank_lines_before_a_request_are_forgiven(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(b"\r\n\r\n" + request("GET", "/version"))
+        assert connection.reply().status == 200
+
+
+def test_a_request_target_may_be_a_whole_url(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("GET", "http://somewhere.else:1234/version?x=y"))
+        assert connection.reply().status == 200
+
+
+def test_a_host_header_that_is_no_host_harms_nobody(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        for path, status in (("/version", 200), ("/nowhere", 404)):
+            connection.send(f"GET {path} HTTP/1.1\r\nhost: [::1\r\n\r\n".encode())
+            assert connection.reply().status == status
+
+
+# ---- routes and methods ----
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v2/embed",
+        "/v1/chat/completions/",
+        "//v1/chat/completions",
+        "/V1/chat/completions",
+        "/v1/chat/./completions",
+        "/nowhere",
+        "/%00",
+        "/%F0%9F%8E%89",
+        "/%FF%FE",
+        "/" + "long" * 5000,
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_an_unknown_path_is_a_404_in_our_shape(echo_pool: Pool, method: str, path: str) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request(method, path))
+        reply = connection.reply()
+        assert_refused(reply, 404, "No such route")
+        assert len(reply.body) < 1000
+        assert_answers(connection)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/embeddings", "/tokenize", "/v1/detokenize"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_a_wrong_method_is_a_405_that_says_which_are_right(echo_pool: Pool, method: str, path: str) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request(method, path))
+        reply = connection.reply()
+        assert_refused(reply, 405, method)
+        assert reply.headers["allow"] == ["POST"]
+        assert_answers(connection)
+
+
+def test_a_post_to_a_route_that_is_read_is_a_405(echo_pool: Pool) -> None:
+    for path in ("/health", "/ready", "/live", "/version", "/metrics", "/pool", "/v1/models", "/v1/models/sim"):
+        with RawConnection(echo_pool.url) as connection:
+            connection.send(request("POST", path, b"{}"))
+            reply = connection.reply()
+            assert_refused(reply, 405)
+            assert reply.headers["allow"] == ["GET, HEAD"]
+            assert_answers(connection)
+
+
+def test_ping_may_be_posted(echo_pool: Pool) -> None:
+    assert echo_pool.client.post("/ping").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        *((path, 200) for path in ("/health", "/ready", "/live", "/ping", "/version", "/v1/models", "/v1/models/sim")),
+        ("/v1/models/other", 404),
+        ("/nowhere", 404),
+        (CHAT, 405),
+        ("/tokenize", 405),
+    ],
+)
+def test_head_gets_the_headers_and_no_body(echo_pool: Pool, path: str, status: int) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("HEAD", path))
+        reply = connection.reply(to_head=True)
+        assert reply.status == status
+        assert int(reply.headers["content-length"][0]) > 0
+        assert_answers(connection)  # a body would stand before the next status line
+
+
+def test_a_query_changes_nothing(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", CHAT + "?beta=true&x=%FF&y", HELLO_BODY))
+        assert connection.reply().status == 200
+
+
+def test_a_path_may_be_percent_encoded(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        connection.send(request("POST", "/v1/%63hat/completions", HELLO_BODY))
+        assert connection.reply().status == 200
