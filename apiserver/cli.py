@@ -3,25 +3,25 @@
 import sys
 from collections.abc import Sequence
 
-from apiserver.flags import make_parser, parse_serve
+from apiserver.flags import make_parsers, parse_serve
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code. Whatever stops a start is one line on stderr, not a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = make_parser()
+    parsers = make_parsers()
     if words[:1] == ["serve"]:
         # Imported when it is needed: `apiserver --help` should not load a web framework.
         from apiserver.launch import LaunchError, serve
 
         try:
-            return serve(parse_serve(parser, words))
+            return serve(parse_serve(parsers, words))
         except LaunchError as error:
             sys.stderr.write(f"apiserver: {error}\n")
             return 3
         except KeyboardInterrupt:
             return 130
-    options = parser.parse_args(words)
+    options = parsers.command.parse_args(words)
     from apiserver import model_commands
 
     return model_commands.run(options.action or "list", getattr(options, "name", None))

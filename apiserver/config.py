@@ -48,6 +48,7 @@ class HttpSettings:
     body_seconds: float = 60.0  # the longest pause between two pieces of a body
     max_head_bytes: int = 64 * 1024
     drain_seconds: float = 30.0
+    server_timing: bool = True
 
 
 @dataclass(frozen=True, slots=True)

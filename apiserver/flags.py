@@ -61,20 +61,27 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
 
 
-def make_parser() -> argparse.ArgumentParser:
+@dataclass(frozen=True, slots=True)
+class Parsers:
+    """The command's parser, and the one of `serve` (a configuration file's names are looked up there)."""
+
+    command: argparse.ArgumentParser
+    serve: argparse.ArgumentParser
+
+
+def make_parsers() -> Parsers:
     parser = _Parser(prog="apiserver", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"apiserver-pool {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    _add_serve(
-        commands.add_parser("serve", help="serve a model", description="Serve a model with a pool of API servers.")
-    )
+    serve = commands.add_parser("serve", help="serve a model", description="Serve a model with a pool of API servers.")
+    _add_serve(serve)
     models = commands.add_parser("models", help="list, fetch and find the demo models")
     actions = models.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser)
     actions.add_parser("list", help="what there is (the default)")
     for name, text in (("fetch", "download now, with progress"), ("where", "print the path of a fetched model")):
         action = actions.add_parser(name, help=text)
         action.add_argument("name")
-    return parser
+    return Parsers(parser, serve)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +138,9 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--port", type=int, default=8000)
     group.add_argument("--uds", metavar="PATH", help="a Unix socket instead of a port")
     group.add_argument("--root-path", "--fastapi-root-path", default="", help="behind a proxy that strips a prefix")
-    group.add_argument("--api-key", action="append", metavar="KEY", help="repeatable; without one, everybody may call")
+    group.add_argument(
+        "--api-key", action="extend", nargs="+", metavar="KEY", help="repeatable; without one, everybody may call"
+    )
     group.add_argument("--ssl-certfile", metavar="FILE")
     group.add_argument("--ssl-keyfile", metavar="FILE")
     group.add_argument("--ssl-keyfile-password")
@@ -141,6 +150,7 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--allowed-headers", nargs="+", default=["*"])
     group.add_argument("--allow-credentials", action="store_true")
     group.add_argument("--access-log", action="store_true", help="a line per request (never for probes)")
+    group.add_argument("--no-server-timing", action="store_true", help="do not tell clients where the time went")
     group.add_argument("--keep-alive-timeout", type=float, default=120.0, metavar="SECONDS")
     group.add_argument("--header-timeout", type=float, default=30.0, metavar="SECONDS")
     group.add_argument("--body-timeout", type=float, default=60.0, metavar="SECONDS")
@@ -157,12 +167,12 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(limits, name), metavar="N")
 
 
-def parse_serve(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> ServeSettings:
+def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
     """`arguments` begin with "serve". Exits with the parser's message when they are wrong."""
+    parser, serve = parsers.command, parsers.serve
     own, engine_arguments = _split(arguments)
     options = parser.parse_args(own)
     if options.config is not None:
-        serve = _subparser(parser, "serve")
         from_file, more = _read_config(serve, options.config)
         serve.set_defaults(**from_file)
         options = parser.parse_args(own)
@@ -228,6 +238,7 @@ def _http(options: argparse.Namespace) -> HttpSettings:
         body_seconds=options.body_timeout,
         max_head_bytes=options.max_header_bytes,
         drain_seconds=options.drain_timeout,
+        server_timing=not options.no_server_timing,
     )
 
 
@@ -258,13 +269,6 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
-def _subparser(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
-    for action in parser._actions:  # pyright: ignore[reportPrivateUsage]  # argparse has no public way to a subparser
-        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            return cast(argparse.ArgumentParser, action.choices[name])
-    raise KeyError(name)
-
-
 def _read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, Any], list[str]]:
     """The file's settings by destination, and its `engine_args`. Exits naming the key that is wrong."""
     try:
@@ -289,12 +293,11 @@ def _read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, A
 
 def _checked(serve: argparse.ArgumentParser, action: argparse.Action, file: str, key: str, value: Any) -> Any:
     """A value of the file as the flag's own type would read it."""
-    if isinstance(action, argparse._StoreTrueAction):  # pyright: ignore[reportPrivateUsage]  # argparse has no other way to ask
+    if action.const is True:  # a switch
         if not isinstance(value, bool):
             serve.exit(2, f"apiserver serve: {file}: {key} must be true or false\n")
         return value
-    many = isinstance(action, argparse._AppendAction) or action.nargs == "+"  # pyright: ignore[reportPrivateUsage]
-    if many:
+    if action.nargs == "+":
         return [str(word) for word in cast(list[Any], value)] if isinstance(value, list) else [str(value)]
     convert = cast(Any, action.type) or str
     try:

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from apiserver.board import METRIC_CELLS
 
 PREFIX = "apiserver:"
-STATUSES = (200, 400, 401, 404, 405, 408, 413, 415, 431, 499, 500, 501, 503)  # 499: the client left first
+STATUSES = (200, 400, 401, 404, 405, 408, 413, 415, 429, 431, 499, 500, 501, 503)  # 499: the client left first
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 
 _TTFT = (

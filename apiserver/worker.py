@@ -124,6 +124,7 @@ class _Worker:
             engine_row=preloaded.engine_row,
             client=client,
             pipeline=Pipeline(client, self._lane),
+            server_timing=preloaded.http.server_timing,
             encoder=preloaded.inline.encoder.name,
             encoder_reason=preloaded.encoder_reason,
             preprocess_order=preloaded.preprocess_order,

@@ -180,6 +180,7 @@ class Output(_Message, frozen=True, tag="o"):
     logprobs: tuple[TokenLogprobs, ...] | None = None  # one per new token
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None  # first Output only; its first entry is None
     cached_tokens: int = 0  # prompt tokens that were not computed; on the first Output
+    queued_seconds: float = 0.0  # that the request waited in the engine before its first step; on the first Output
 
 
 class Embedding(_Message, frozen=True, tag="v"):
@@ -187,6 +188,7 @@ class Embedding(_Message, frozen=True, tag="v"):
 
     request_id: int
     vector: bytes
+    queued_seconds: float = 0.0
 
 
 class Failure(_Message, frozen=True, tag="f"):

@@ -24,7 +24,7 @@ ECHO_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor 
 """A chat template that adds nothing: with `--mode echo`, the sim answers exactly what it was told."""
 
 
-def wait_for(condition: Callable[[], T], seconds: float = 10.0, what: str = "the condition") -> T:
+def wait_for(condition: Callable[[], T | None], seconds: float = 10.0, what: str = "the condition") -> T:
     """Poll until the condition gives something true, and return that. The tests' only way to wait for time."""
     deadline = time.monotonic() + seconds
     while True:

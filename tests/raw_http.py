@@ -91,7 +91,7 @@ class RawConnection:
         self._unread += data
 
 
-def request(method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
+def request(method: str, path: str, body: bytes | None = None, /, **headers: str) -> bytes:
     """A request as bytes. Underscores in header names are hyphens; a body is announced with its length."""
     lines = [f"{method} {path} HTTP/1.1", "host: test"]
     if body is not None:

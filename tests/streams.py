@@ -83,6 +83,7 @@ class KeptConnection(http.client.HTTPConnection):
 
     def __init__(self, url: str) -> None:
         super().__init__(urlsplit(url).netloc, timeout=READ_SECONDS)
+        self.body = b""
         self.connect()
 
     def __enter__(self) -> "KeptConnection":
@@ -92,10 +93,10 @@ class KeptConnection(http.client.HTTPConnection):
         self.close()
 
     def get(self, path: str) -> http.client.HTTPResponse:
-        """The answer, its body read (and dropped)."""
+        """The answer; its body is read, and in `body`."""
         self.request("GET", path)
         response = self.getresponse()
-        response.read()
+        self.body = response.read()
         return response
 
 

@@ -119,8 +119,12 @@ class Call:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def start_stream(self, content_type: bytes = b"text/event-stream; charset=utf-8") -> None:
-        raw = self._headers(content_type, ())
+    async def start_stream(
+        self,
+        headers: Iterable[tuple[str, str]] = (),
+        content_type: bytes = b"text/event-stream; charset=utf-8",
+    ) -> None:
+        raw = self._headers(content_type, headers)
         raw.append((b"cache-control", b"no-cache"))
         raw.append((b"x-accel-buffering", b"no"))  # nginx would hold the stream back
         self.status = 200

@@ -105,6 +105,7 @@ class Ops:
             "waiting": row.get(Field.WAITING),
             "requests": row.get(Field.REQUESTS),
             "output_tokens": row.get(Field.OUTPUT_TOKENS),
+            "junk_messages": row.get(Field.JUNK),
             "seconds_since_heartbeat": round(row.seconds_since_beat, 3),
             **_usage_of(row.get(Field.PID)),
         }

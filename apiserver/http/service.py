@@ -26,6 +26,7 @@ class Service:
     model: ModelSettings
     limits: Limits
     tokenizer_vocab_size: int
+    server_timing: bool
     encoder: str
     encoder_reason: str
     preprocess_order: str

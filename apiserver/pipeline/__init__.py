@@ -1,5 +1,6 @@
 """Job → events. `Pipeline.run` is the one asynchronous loop of a request; everything per token in it is synchronous."""
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
@@ -18,6 +19,7 @@ from apiserver.pipeline.prepare import (
     prepare_tokenize,
 )
 from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, TokenizeJob
+from apiserver.timings import Timings
 from engine_bridge.client import EngineClient, EngineUnavailable, Submission
 from engine_bridge.wire import (
     Capabilities,
@@ -40,33 +42,33 @@ class Pipeline:
         self._client = client
         self._lane = lane
 
-    def run(self, job: Job, card: Card) -> Events:
+    def run(self, job: Job, card: Card, timings: Timings) -> Events:
         """The events of one job, Started first. Leave it early with `aclose` (aclosing) and its work is aborted.
 
         Raises an ApiError: before Started if the job is refused, later if the engine fails.
         """
         match job:
             case GenerateJob():
-                return self._generate(job, card)
+                return self._generate(job, card, timings)
             case EmbedJob():
-                return self._embed(job, card)
+                return self._embed(job, card, timings)
             case TokenizeJob():
-                return self._tokenize(job, card)
+                return self._tokenize(job, card, timings)
             case DetokenizeJob():
-                return self._detokenize(job, card)
+                return self._detokenize(job, card, timings)
 
-    async def _tokenize(self, job: TokenizeJob, card: Card) -> Events:
-        prompts = await self._lane.run(job.prompts, lambda preprocessor: prepare_tokenize(preprocessor, job, card))
+    async def _tokenize(self, job: TokenizeJob, card: Card, timings: Timings) -> Events:
+        prompts = await self._lane.run(prepare_tokenize, job, card, timings)
         yield [Started(prompts)]
 
-    async def _detokenize(self, job: DetokenizeJob, card: Card) -> Events:
-        texts = await self._lane.run(job.prompts, lambda preprocessor: prepare_detokenize(preprocessor, job, card))
+    async def _detokenize(self, job: DetokenizeJob, card: Card, timings: Timings) -> Events:
+        texts = await self._lane.run(prepare_detokenize, job, card, timings)
         yield [Started([]), *(Detokenized(index, text) for index, text in enumerate(texts))]
 
-    async def _embed(self, job: EmbedJob, card: Card) -> Events:
+    async def _embed(self, job: EmbedJob, card: Card, timings: Timings) -> Events:
         try:
             _require(self._client.require(), "embed")
-            prepared = await self._lane.run(job.prompts, lambda preprocessor: prepare_embed(preprocessor, job, card))
+            prepared = await self._lane.run(prepare_embed, job, card, timings)
             async with self._client.open() as submission:
                 requests = [
                     Embed(submission.new_id(), packed, job.dimensions, job.client_request_id, job.priority)
@@ -74,6 +76,7 @@ class Pipeline:
                 ]
                 indexes = {request.request_id: index for index, request in enumerate(requests)}
                 submission.submit(requests)
+                submitted = time.perf_counter()
                 yield [Started(prepared.prompts)]
                 while indexes:
                     events: list[Event] = []
@@ -81,20 +84,23 @@ class Pipeline:
                         index = indexes.pop(answer.request_id)
                         if type(answer) is not Embedding:
                             raise _failure(answer, f"input[{index}]")
+                        timings.queue = max(timings.queue, answer.queued_seconds)
                         events.append(Embedded(index, answer.vector))
+                    timings.engine = time.perf_counter() - submitted - timings.queue
                     yield events
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
 
-    async def _generate(self, job: GenerateJob, card: Card) -> Events:
+    async def _generate(self, job: GenerateJob, card: Card, timings: Timings) -> Events:
         try:
             capabilities = self._client.require()
             _require(capabilities, "generate")
             check_capable(job.sampling_params, capabilities)
-            prepared = await self._lane.run(job.prompts, lambda preprocessor: prepare_generate(preprocessor, job, card))
+            prepared = await self._lane.run(prepare_generate, job, card, timings)
             async with self._client.open() as submission:
                 requests, decoders = self._fan_out(job, capabilities, submission, prepared)
                 submission.submit(requests)
+                submitted = time.perf_counter()
                 await submission.accepted()
                 answers = submission.take()
                 _raise_failures(answers)
@@ -105,8 +111,13 @@ class Pipeline:
                 running = len(decoders)
                 while True:
                     events: list[Event] = []
+                    arrived = time.perf_counter()
                     for answer in answers:
                         running -= _feed(answer, decoders[answer.request_id], submission, events)
+                        if type(answer) is Output and answer.queued_seconds:
+                            timings.queue = max(timings.queue, answer.queued_seconds)
+                    timings.detokenize += time.perf_counter() - arrived
+                    timings.engine = arrived - submitted - timings.queue
                     if events:
                         yield events
                     if not running:

@@ -13,15 +13,19 @@ encoder. Its rules, from the seeds of this project:
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
+from apiserver.card import Card
 from apiserver.config import Order
 from apiserver.pipeline.pace import Pace
 from apiserver.pipeline.preprocess import Preprocessor
-from apiserver.requests import Prompt
+from apiserver.requests import Job, Prompt
+from apiserver.timings import Timings
 
+J = TypeVar("J", bound=Job)
 T = TypeVar("T")
 
 
@@ -44,11 +48,19 @@ class Lane:
         """The loop's own, for what costs nothing (decoding a token)."""
         return self._inline
 
-    async def run(self, prompts: Sequence[Prompt], work: Callable[[Preprocessor], T]) -> T:
-        """The result of `work`, given a preprocessor that nobody else uses meanwhile."""
-        if self._goes_inline(prompts):
-            return work(self._inline)
-        return await self._run_threaded(lambda: work(self._threaded))
+    async def run(
+        self, prepare: Callable[[Preprocessor, J, Card, Timings], T], job: J, card: Card, timings: Timings
+    ) -> T:
+        """The result of `prepare`, called with a preprocessor that nobody else uses meanwhile."""
+        if self._goes_inline(job.prompts):
+            return prepare(self._inline, job, card, timings)
+        queued = time.perf_counter()
+
+        def turn() -> T:
+            timings.wait = time.perf_counter() - queued
+            return prepare(self._threaded, job, card, timings)
+
+        return await self._run_threaded(turn)
 
     def _goes_inline(self, prompts: Sequence[Prompt]) -> bool:
         if self._order == "inline":

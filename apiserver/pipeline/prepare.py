@@ -6,6 +6,7 @@ from apiserver.card import Card
 from apiserver.events import PreparedPrompt
 from apiserver.pipeline.preprocess import Preprocessor, Room, fill_max_tokens
 from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, TokenizeJob
+from apiserver.timings import Timings
 from engine_bridge.wire import SamplingParams, pack_ids
 
 
@@ -18,35 +19,37 @@ class Prepared:
     params: list[SamplingParams]
 
 
-def prepare_generate(preprocessor: Preprocessor, job: GenerateJob, card: Card) -> Prepared:
+def prepare_generate(preprocessor: Preprocessor, job: GenerateJob, card: Card, timings: Timings) -> Prepared:
     """Raises InvalidRequest for whatever the engine must not see."""
     params = job.sampling_params
     preprocessor.check_ids(list(params.stop_token_ids), "stop_token_ids", card.vocab_size)
     preprocessor.check_ids([token_id for token_id, _ in params.logit_bias], "logit_bias", card.vocab_size)
     room = Room(card.max_model_len, reserved=0 if job.max_tokens == 0 else 1)
-    prompts = [preprocessor.prepare(prompt, card, room, job.truncation) for prompt in job.prompts]
+    prompts = [preprocessor.prepare(prompt, card, room, job.truncation, timings) for prompt in job.prompts]
     if job.echo or params.logprobs is not None:  # the text itself, or the offsets that go on from its end
         prompts = [_with_text(preprocessor, prompt, job.skip_special_tokens) for prompt in prompts]
     filled = [fill_max_tokens(job, len(prompt.token_ids), card) for prompt in prompts]
     return Prepared(prompts, _pack(prompts), filled)
 
 
-def prepare_embed(preprocessor: Preprocessor, job: EmbedJob, card: Card) -> Prepared:
+def prepare_embed(preprocessor: Preprocessor, job: EmbedJob, card: Card, timings: Timings) -> Prepared:
     """Raises InvalidRequest for whatever the engine must not see."""
     room = Room(card.max_model_len, reserved=0)
-    prompts = [preprocessor.prepare(prompt, card, room, job.truncation) for prompt in job.prompts]
+    prompts = [preprocessor.prepare(prompt, card, room, job.truncation, timings) for prompt in job.prompts]
     return Prepared(prompts, _pack(prompts), [])
 
 
-def prepare_tokenize(preprocessor: Preprocessor, job: TokenizeJob, card: Card) -> list[PreparedPrompt]:
+def prepare_tokenize(
+    preprocessor: Preprocessor, job: TokenizeJob, card: Card, timings: Timings
+) -> list[PreparedPrompt]:
     """No engine has to take these: they may be empty, and of any length."""
-    prompts = [preprocessor.prepare(prompt, card, None, None) for prompt in job.prompts]
+    prompts = [preprocessor.prepare(prompt, card, None, None, timings) for prompt in job.prompts]
     if job.with_token_texts:
         prompts = [_with_token_texts(preprocessor, prompt) for prompt in prompts]
     return prompts
 
 
-def prepare_detokenize(preprocessor: Preprocessor, job: DetokenizeJob, card: Card) -> list[str]:
+def prepare_detokenize(preprocessor: Preprocessor, job: DetokenizeJob, card: Card, timings: Timings) -> list[str]:
     """The texts. Raises InvalidRequest for ids that are not the model's."""
     for prompt in job.prompts:
         preprocessor.check_ids(prompt.token_ids, prompt.param, card.vocab_size)

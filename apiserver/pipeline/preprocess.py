@@ -1,6 +1,7 @@
 """Prompts → token ids that fit: render, encode, truncate, check. Everything that can be refused is refused here."""
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ from apiserver.card import Card
 from apiserver.errors import ContextLengthExceeded, InvalidRequest, shown
 from apiserver.events import PreparedPrompt
 from apiserver.requests import Chat, GenerateJob, Prompt, Text, TokenIds, Truncation
+from apiserver.timings import Timings
 from apiserver.tokenizer import Encoder, Tokenizer
 from apiserver.tokenizer.messages import TemplateError
 from apiserver.tokenizer.template import RESERVED_VARIABLES, ChatTemplate
@@ -43,7 +45,9 @@ class Preprocessor:
         self.template = template
         self._special_tokens = special_tokens
 
-    def prepare(self, prompt: Prompt, card: Card, room: Room | None, truncation: Truncation | None) -> PreparedPrompt:
+    def prepare(
+        self, prompt: Prompt, card: Card, room: Room | None, truncation: Truncation | None, timings: Timings
+    ) -> PreparedPrompt:
         """Token ids of one prompt. Raises InvalidRequest naming the prompt's own field.
 
         `room=None` is for prompts that no model has to take: they may be empty, and of any length.
@@ -54,10 +58,16 @@ class Preprocessor:
                 text, token_ids = None, _truncate(prompt.token_ids, truncation, room)
             case Text():
                 text = _usable(prompt.text, prompt.param)
+                began = time.perf_counter()
                 token_ids = self._encode(text, prompt.add_special_tokens, prompt.param, room, truncation)
+                timings.tokenize += time.perf_counter() - began
             case Chat():
+                began = time.perf_counter()
                 text = _usable(self._render(prompt), prompt.param)
+                rendered = time.perf_counter()
                 token_ids = self._encode(text, prompt.add_special_tokens, prompt.param, room, truncation)
+                timings.render += rendered - began
+                timings.tokenize += time.perf_counter() - rendered
         if room is not None:
             if not token_ids:
                 raise InvalidRequest(f"{prompt.param} is empty: a prompt needs at least one token.", param=prompt.param)

@@ -3,6 +3,7 @@
 import array
 import binascii
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -12,11 +13,12 @@ from apiserver.errors import ApiError, Internal, InvalidRequest, shown
 from apiserver.events import Result
 from apiserver.protocol import openai
 from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
-from apiserver.protocol.exchange import Body, Unary
+from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import client_request_id, truncation
 from apiserver.requests import EmbedJob
 
+_MOST_AT_ONCE = 16  # vectors that are encoded in one go
 _MOST_WITH_METADATA = 256  # the items of a binary answer are described in a header, and headers have limits
 
 
@@ -82,7 +84,7 @@ class Embeddings(Unary):
             refuse_unknown(raw, EmbeddingFields, _IGNORED)
         self._model = card.resolve(fields.model)
         refuse_unsupported(fields, _HARMLESS)
-        self._format = fields.encoding_format or "float"
+        self._format = "float" if fields.encoding_format is None else fields.encoding_format
         if self._format not in _FORMATS:
             raise InvalidRequest(
                 f"encoding_format must be one of {', '.join(_FORMATS)}, not {shown(self._format)}.",
@@ -116,6 +118,8 @@ class Embeddings(Unary):
         if self._format in ("bytes", "bytes_only"):
             return self._binary(vectors, usage)
         write = _as_floats if self._format == "float" else _as_base64
+        if len(vectors) > _MOST_AT_ONCE:
+            return Body(Pieces(self._pieces(vectors, write, usage)))
         return Body(
             {
                 "id": openai.new_id("embd"),
@@ -129,6 +133,17 @@ class Embeddings(Unary):
                 "usage": usage,
             }
         )
+
+    def _pieces(
+        self, vectors: list[bytes], write: Callable[[bytes, int], Any], usage: dict[str, int]
+    ) -> Iterator[bytes]:
+        """The same document item by item: 2,048 vectors as floats are 60 ms of encoding."""
+        head = {"id": openai.new_id("embd"), "object": "list", "created": openai.now(), "model": self._model}
+        yield openai.encode_json(head)[:-1] + b',"data":['
+        for index, vector in enumerate(vectors):
+            item = {"object": "embedding", "index": index, "embedding": write(vector, index)}
+            yield (b"," if index else b"") + openai.encode_json(item)
+        yield b'],"usage":' + openai.encode_json(usage) + b"}"
 
     def _binary(self, vectors: list[bytes], usage: dict[str, int]) -> Body:
         """The vectors as they came from the engine, one after another; vLLM's `metadata` header says where each is."""

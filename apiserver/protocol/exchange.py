@@ -52,8 +52,14 @@ class Exchange(Protocol):
         ...
 
 
+class Pieces(NamedTuple):
+    """A large JSON document as bytes that are made one after another: nobody waits for all of it at once."""
+
+    pieces: Iterator[bytes]
+
+
 class Body(NamedTuple):
-    """A whole answer: a document to be encoded as JSON, or bytes of another type with headers of their own."""
+    """A whole answer: a document to be encoded as JSON, Pieces of one, or bytes with a content type of their own."""
 
     document: Any
     content_type: str = "application/json"

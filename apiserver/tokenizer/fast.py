@@ -1,8 +1,8 @@
 """The `fastokens` encoder: byte-level and byte-fallback BPE at ten times the speed, with equal ids.
 
 It only encodes; decoding stays with `tokenizers`. Equality is never assumed: `apiserver.tokenizer.probe` compares the
-two on the very tokenizer.json before this is used. Its first call builds tables (0.1 to 0.4 s, 40 MB), so it is made and
-warmed before the fork; FASTOKENS_BPE_THREADS=1, which launch sets, keeps it from starting a thread there.
+two on the very tokenizer.json before this is used. Its first call builds tables (0.1 to 0.4 s, 40 MB), so it is made
+and warmed before the fork; FASTOKENS_BPE_THREADS=1, which launch sets, keeps it from starting a thread there.
 """
 
 from importlib.metadata import version

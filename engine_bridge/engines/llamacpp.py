@@ -121,7 +121,7 @@ class LlamaCppEngine:
     def _fill_slots(self) -> None:
         while self._waiting and self._busy_slots < self._options.n_parallel:
             run = self._waiting.popleft()
-            run.has_slot = True
+            run.take_slot()
             self._busy_slots += 1
             self._jobs.put(run)
 

@@ -7,6 +7,7 @@ ends its own request with an error and no other.)
 Presence and frequency penalties count the prompt's tokens too; llama.cpp knows no other way.
 """
 
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -29,13 +30,19 @@ class Refused(Exception):
 class Run:
     """One request in the engine. The loop writes it; its slot's thread reads `aborted`."""
 
-    __slots__ = ("aborted", "has_slot", "key", "request")
+    __slots__ = ("aborted", "arrived", "has_slot", "key", "queued_seconds", "request")
 
     def __init__(self, key: Key, request: Request) -> None:
         self.key = key
         self.request = request
         self.has_slot = False
         self.aborted = False
+        self.arrived = time.monotonic()
+        self.queued_seconds = 0.0
+
+    def take_slot(self) -> None:
+        self.has_slot = True
+        self.queued_seconds = time.monotonic() - self.arrived
 
 
 def check(request: Generate, capabilities: Capabilities) -> None:

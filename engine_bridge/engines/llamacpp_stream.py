@@ -252,6 +252,7 @@ class Completion:
             stop_token_id,
             logprobs=None if self._params.logprobs is None else tuple(self._logprobs(token) for token in tokens),
             cached_tokens=(self._cached_tokens or 0) if is_first else 0,
+            queued_seconds=self._run.queued_seconds if is_first else 0.0,
         )
 
     def _logprobs(self, token: _Token) -> TokenLogprobs:

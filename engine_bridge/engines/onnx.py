@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class OnnxOptions:
 class _Job:
     """One request in the engine."""
 
-    __slots__ = ("aborted", "dimensions", "key", "length", "prompt_token_ids")
+    __slots__ = ("aborted", "arrived", "dimensions", "key", "length", "prompt_token_ids", "queued_seconds")
 
     def __init__(self, key: Key, request: Request) -> None:
         self.key = key
@@ -57,6 +58,8 @@ class _Job:
         self.length = len(request.prompt_token_ids) // 4
         self.dimensions = request.dimensions if isinstance(request, Embed) else None
         self.aborted = False
+        self.arrived = time.monotonic()
+        self.queued_seconds = 0.0
 
 
 class OnnxEngine:
@@ -179,7 +182,11 @@ class OnnxEngine:
             for index in sorted(batch, reverse=True):
                 del self._waiting[index]
             self._running = len(batch)
-            return [window[index] for index in batch]
+            now = time.monotonic()
+            jobs = [window[index] for index in batch]
+            for job in jobs:
+                job.queued_seconds = now - job.arrived
+            return jobs
 
 
 def choose_batch(lengths: Sequence[int], *, max_tokens: int) -> list[int]:
@@ -227,7 +234,7 @@ def _answer(model: "OnnxModel", job: _Job, vector: "Vectors") -> Answer:
         vector = model.cut(vector, job.dimensions)
     if not model.is_finite(vector):
         return _failure(job, "the model's vector for this text holds NaN or infinity")
-    return Embedding(job.key[1], vector.tobytes())
+    return Embedding(job.key[1], vector.tobytes(), job.queued_seconds)
 
 
 def _failure(job: _Job, message: str) -> Failure:

@@ -91,6 +91,7 @@ class _Running:
     request: Generate | Embed
     prompt_token_ids: list[int]
     fault: Fault | None
+    queued_seconds: float
     made: int = 0
     state: int = 0
     forced: int | None = None
@@ -102,7 +103,7 @@ class SimEngine:
 
     def __init__(self, options: SimOptions) -> None:
         self._options = options
-        self._waiting: deque[tuple[Key, Request]] = deque()
+        self._waiting: deque[tuple[Key, Request, float]] = deque()
         self._running: dict[Key, _Running] = {}
         self._aborted: set[Key] = set()
         self._stepping: asyncio.TimerHandle | asyncio.Handle | None = None
@@ -144,7 +145,7 @@ class SimEngine:
             elif options.max_waiting and len(self._waiting) >= options.max_waiting:
                 refused.append((key, Failure(key[1], FailureKind.OVERLOADED, "the engine's queue is full")))
             else:
-                self._waiting.append((key, request))
+                self._waiting.append((key, request, time.monotonic()))
         if refused:
             self._emit(refused)
         self._schedule()
@@ -186,10 +187,10 @@ class SimEngine:
         """Move requests from waiting to running; returns how many prompt tokens they bring."""
         prefilled = 0
         while self._waiting and len(self._running) < self._options.max_running:
-            key, request = self._waiting.popleft()
+            key, request, arrived = self._waiting.popleft()
             token_ids = unpack_ids(request.prompt_token_ids)
             prefilled += len(token_ids)
-            running = _Running(key, request, token_ids, self._fault_of(token_ids))
+            running = _Running(key, request, token_ids, self._fault_of(token_ids), time.monotonic() - arrived)
             running.state = zlib.crc32(request.prompt_token_ids)
             if type(request) is Generate:
                 self._prepare(running, request)
@@ -253,7 +254,7 @@ class SimEngine:
         if type(running.request) is Generate:
             return self._generate(running, running.request)
         assert type(running.request) is Embed
-        return Embedding(request_id, self._vector(running, running.request))
+        return Embedding(request_id, self._vector(running, running.request), running.queued_seconds)
 
     def _generate(self, running: _Running, request: Generate) -> Output:
         params = request.sampling_params
@@ -277,6 +278,7 @@ class SimEngine:
             stop_token_id,
             self._logprobs(new, params.logprobs),
             self._prompt_logprobs(running, params.prompt_logprobs) if first else None,
+            queued_seconds=running.queued_seconds if first else 0.0,
         )
 
     def _next_id(self, running: _Running, params: wire.SamplingParams) -> int:

@@ -78,6 +78,8 @@ class Workload:
     model: str
     output_tokens: int
     is_stream: bool
+    encoding_format: str | None = None
+    """Of vectors; None leaves it to the server."""
 
     @property
     def path(self) -> str:
@@ -88,6 +90,8 @@ class Workload:
         document: dict[str, Any] = {"model": self.model}
         if self.endpoint == "embeddings":
             document["input"] = prompt
+            if self.encoding_format is not None:
+                document["encoding_format"] = self.encoding_format
             return msgspec.json.encode(document)
         if self.endpoint == "chat":
             document["messages"] = [{"role": "user", "content": prompt}]

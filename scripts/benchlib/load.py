@@ -68,11 +68,13 @@ async def open_loop(
     schedule: Sequence[float],
     timeout_seconds: float,
     on_reply: OnReply,
+    connections: int = 0,
 ) -> None:
     """Send a request at each time of `schedule` (perf_counter's clock), however many are still unanswered.
 
     `due` is the scheduled time, so a late client or a slow connect counts as latency and not as a gap in the load
-    (coordinated omission). Connections are pooled; a new one is opened when all are busy.
+    (coordinated omission). Connections are pooled; a new one is opened when all are busy. So many `connections` are
+    opened before the first request, and used in turn: a pool may have given each to another API server.
     """
     # First in, first out: taking the last used one would keep the load on few connections, and so on few API servers.
     idle: deque[Connection] = deque()
@@ -97,6 +99,8 @@ async def open_loop(
         idle.append(connection)
 
     try:
+        opened = await asyncio.gather(*(_connect(target) for _ in range(connections)))
+        idle.extend(connection for connection in opened if isinstance(connection, Connection))
         with _Alarm() as alarm:
             async with asyncio.TaskGroup() as group:
                 for due in schedule:

@@ -74,7 +74,7 @@ def draw(path: Path, panels: Sequence[Panel], *, title: str, footnote: str) -> N
                 _bars(place, panel)
         place.set_title(panel.title, fontsize="medium")
         place.set_ylabel(panel.y_label)
-        place.set_yscale(panel.y_scale)
+        _scale_y(place, panel)
         place.grid(visible=True, alpha=0.3)
         if place.get_legend_handles_labels()[0]:
             place.legend(fontsize="small")
@@ -84,6 +84,24 @@ def draw(path: Path, panels: Sequence[Panel], *, title: str, footnote: str) -> N
     figure.supxlabel(footnote, fontsize="x-small", color="gray")
     figure.savefig(path, dpi=140)
     pyplot.close(figure)
+
+
+def _scale_y(place: Any, panel: Panel) -> None:
+    """Logarithmic where that is wanted and can be, with plain numbers beside it."""
+    heights = [
+        point[1] if isinstance(point, tuple) else point
+        for points in panel.series.values()
+        for point in points
+        if point is not None
+    ]
+    if panel.y_scale == "linear" or min(heights, default=0.0) <= 0:
+        return
+    from matplotlib import ticker
+
+    place.set_yscale("log")
+    place.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    place.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    place.yaxis.set_minor_locator(ticker.NullLocator())
 
 
 def _lines(place: Any, panel: Lines) -> None:

@@ -38,7 +38,14 @@ class PoolSpec:
     engine_arguments: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, options: argparse.Namespace, *, api_server_count: int | None, task: str | None = None) -> "PoolSpec":
+    def of(
+        cls,
+        options: argparse.Namespace,
+        *,
+        api_server_count: int | None,
+        task: str | None = None,
+        more_flags: tuple[str, ...] = (),
+    ) -> "PoolSpec":
         """From the options of `arguments.add_server`; `task` is said to the simulated engine, which can do both."""
         from benchlib.tokenizer_files import find_tokenizer  # it may have to be made first
 
@@ -48,7 +55,7 @@ class PoolSpec:
             model=model,
             api_server_count=api_server_count,
             tokenizer=find_tokenizer(options.tokenizer) if options.tokenizer else None,
-            flags=options.pool_flags,
+            flags=(*more_flags, *options.pool_flags),
             engine_arguments=(*task_arguments, *options.engine_args),
         )
 

@@ -12,6 +12,8 @@ from tests.e2e.answers import CHAT, COMPLETIONS, DIALECTS, Answer, both, detoken
 from tests.pool import ECHO_TEMPLATE, Pool, running_pool
 from tests.unit.pipeline.specimens import SPECIAL, SPECIMENS
 
+pytestmark = pytest.mark.e2e
+
 END_OF_TEXT, IM_START, IM_END = SPECIAL_TOKENS.values()
 
 EMOJI = list("a👩‍👧🎉b".encode())

@@ -1,0 +1,29 @@
+"""Where a request's time went, stage by stage: what `Server-Timing` and the histograms tell."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds. Filled in along the way; what did not happen stays 0."""
+
+    parse: float = 0.0  # JSON and validation
+    wait: float = 0.0  # for the preprocessing thread, where that was used
+    render: float = 0.0  # chat template → text
+    tokenize: float = 0.0  # text → ids
+    queue: float = 0.0  # in the engine, before the first step
+    engine: float = 0.0  # from the submit to the last answer, the queue excluded
+    detokenize: float = 0.0  # ids → events
+
+    def header(self) -> str:
+        """As `Server-Timing` (W3C): `parse;dur=0.05, …`, in milliseconds."""
+        return ", ".join(
+            f"{name};dur={1000 * getattr(self, name):.3f}"
+            for name in ("parse", "wait", "render", "tokenize", "queue", "engine", "detokenize")
+        )
+
+    def header_at_start(self) -> str:
+        """What is known when a stream's headers leave."""
+        return ", ".join(
+            f"{name};dur={1000 * getattr(self, name):.3f}" for name in ("parse", "wait", "render", "tokenize")
+        )

@@ -1,0 +1,177 @@
+"""The bytes of each message, per WIRE_VERSION. A change here is a change of the protocol: raise the version instead."""
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from engine_bridge import wire
+from engine_bridge.wire import (
+    Abort,
+    AbortByClientId,
+    Accepted,
+    Capabilities,
+    Embed,
+    Embedding,
+    EngineDown,
+    Failure,
+    FailureKind,
+    FinishReason,
+    Generate,
+    Hello,
+    Output,
+    Rejected,
+    SamplingParams,
+    TokenLogprobs,
+    Welcome,
+)
+
+IDS = bytes.fromhex("01000000020000002c010000")  # 1, 2, 300
+
+TO_CORE: list[tuple[wire.ToCore, str]] = [
+    (Hello(1), "9192a16801"),
+    (
+        Generate(1, IDS, SamplingParams()),
+        "9197a16701c40c01000000020000002c010000"
+        "dc001310cb3ff0000000000000cb3ff0000000000000ffcb0000000000000000c0cb0000000000000000cb0000000000000000"
+        "cb3ff000000000000000c29090c0c0c0c0c0c0"
+        "c000c0",
+    ),
+    (
+        Generate(
+            2,
+            IDS,
+            SamplingParams(
+                max_tokens=5,
+                temperature=0.5,
+                top_p=0.9,
+                top_k=40,
+                min_p=0.1,
+                seed=-7,
+                presence_penalty=0.25,
+                frequency_penalty=-0.25,
+                repetition_penalty=1.5,
+                min_tokens=2,
+                ignore_eos=True,
+                stop_token_ids=(3, 4),
+                logit_bias=((5, -1.0),),
+                logprobs=2,
+                prompt_logprobs=0,
+                json_schema="{}",
+                regex="a+",
+                grammar="root",
+                lora="x",
+            ),
+            client_request_id="client-1",
+            priority=-3,
+            cache_salt="salt",
+        ),
+        "9197a16702c40c01000000020000002c010000"
+        "dc001305cb3fe0000000000000cb3feccccccccccccd28cb3fb999999999999af9cb3fd0000000000000cbbfd0000000000000"
+        "cb3ff800000000000002c3920304919205cbbff00000000000000200a27b7da2612ba4726f6f74a178"
+        "a8636c69656e742d31fda473616c74",
+    ),
+    (Embed(3, IDS), "9196a16503c40c01000000020000002c010000c0c000"),
+    (
+        Embed(4, IDS, dimensions=64, client_request_id="client-2", priority=1),
+        "9196a16504c40c01000000020000002c01000040a8636c69656e742d3201",
+    ),
+    (Abort((5, 6)), "9192a161920506"),
+    (AbortByClientId("client-1"), "9192a163a8636c69656e742d31"),
+]
+
+TO_SERVER: list[tuple[wire.ToServer, str]] = [
+    (
+        Welcome(1, 2, Capabilities("generate", 4096, 259)),
+        "9194a1770102dc0012a867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0",
+    ),
+    (
+        Welcome(
+            1,
+            3,
+            Capabilities(
+                task="embed",
+                max_model_len=512,
+                vocab_size=30522,
+                eos_token_ids=(102,),
+                dimensions=384,
+                matryoshka=True,
+                logprobs=20,
+                prompt_logprobs=True,
+                min_tokens=True,
+                logit_bias=True,
+                json_schema=True,
+                regex=True,
+                grammar=True,
+                lora=True,
+                engine="sim",
+                temperature=0.7,
+                top_p=0.8,
+                top_k=20,
+            ),
+        ),
+        "9194a1770103dc0012a5656d626564cd0200cd773a9166cd0180c314c3c3c3c3c3c3c3a373696d"
+        "cb3fe6666666666666cb3fe999999999999a14",
+    ),
+    (Rejected(1, "no"), "9193a17201a26e6f"),
+    (Accepted((1, 2)), "9192a16b920102"),
+    (Output(1), "9198a16f01c400c0c0c0c000"),
+    (
+        Output(
+            2,
+            IDS,
+            finish_reason=FinishReason.STOP,
+            stop_token_id=300,
+            logprobs=(TokenLogprobs(-0.5, ((7, -0.5), (8, -1.5))),),
+            prompt_logprobs=(None, TokenLogprobs(-2.0)),
+            cached_tokens=3,
+        ),
+        "9198a16f02c40c01000000020000002c01000000cd012c"
+        "9192cbbfe0000000000000929207cbbfe00000000000009208cbbff8000000000000"
+        "92c092cbc0000000000000009003",
+    ),
+    (Embedding(3, bytes.fromhex("0000803f")), "9193a17603c4040000803f"),
+    (Failure(4, FailureKind.OVERLOADED, "full"), "9194a1660401a466756c6c"),
+    (EngineDown("bye"), "9192a164a3627965"),
+]
+
+
+def name_of(value: Any) -> str | None:
+    return type(value).__name__ if isinstance(value, msgspec.Struct) else ""
+
+
+def test_these_are_the_bytes_of_this_version() -> None:
+    assert wire.WIRE_VERSION == 1
+
+
+@pytest.mark.parametrize(("message", "golden"), TO_CORE, ids=name_of)
+def test_a_message_to_the_core_has_its_bytes(message: wire.ToCore, golden: str) -> None:
+    assert wire.encode([message]).hex() == golden
+    assert wire.decode_to_core(bytes.fromhex(golden)) == [message]
+
+
+@pytest.mark.parametrize(("message", "golden"), TO_SERVER, ids=name_of)
+def test_a_message_to_an_api_server_has_its_bytes(message: wire.ToServer, golden: str) -> None:
+    assert wire.encode([message]).hex() == golden
+    assert wire.decode_to_server(bytes.fromhex(golden)) == [message]
+
+
+def test_every_kind_of_message_is_here() -> None:
+    assert {type(message) for message, _ in TO_CORE} == set(get_args(wire.ToCore))
+    assert {type(message) for message, _ in TO_SERVER} == set(get_args(wire.ToServer))
+
+
+def test_the_numbers_of_reasons_and_kinds_never_change() -> None:
+    assert {reason.name: reason.value for reason in FinishReason} == {"STOP": 0, "LENGTH": 1, "ABORT": 2, "ERROR": 3}
+    assert {kind.name: kind.value for kind in FailureKind} == {
+        "INVALID": 0,
+        "OVERLOADED": 1,
+        "INTERNAL": 2,
+        "ABORTED": 3,
+        "UNAVAILABLE": 4,
+    }
+
+
+def test_token_ids_are_little_endian_int32() -> None:
+    assert wire.pack_ids([1, 2, 300]) == IDS
+    assert wire.unpack_ids(IDS) == [1, 2, 300]
