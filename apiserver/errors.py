@@ -131,7 +131,7 @@ class Unavailable(ApiError):
 
 def shown(value: object, *, most: int = 40) -> str:
     """A value of the client's as an error message may quote it."""
-    return _readable(value if isinstance(value, str) else repr(value), most)
+    return _readable(value if isinstance(value, str) and value else repr(value), most)
 
 
 def _readable(text: str, most: int) -> str:

@@ -279,7 +279,7 @@ def _read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, A
         serve.exit(2, f"apiserver serve: {file} must hold a mapping of flags to values\n")
     settings: dict[str, Any] = {}
     engine_arguments: list[str] = []
-    flags = {option.lstrip("-"): action for action in serve._actions for option in action.option_strings}  # pyright: ignore[reportPrivateUsage]  # as above
+    flags = {option.lstrip("-"): action for action in serve._actions for option in action.option_strings}
     for key, value in cast(dict[str, Any], loaded).items():
         name = str(key).replace("_", "-")
         if name == "engine-args":

@@ -1,16 +1,17 @@
 """`apiserver serve`: bind, resolve, preload, fork. Everything that the workers share is loaded here, before them."""
 
+import contextlib
 import gc
 import logging
 import os
-import shutil
+import signal
 import socket
 import ssl
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from apiserver import log as logs
 from apiserver import models, worker
@@ -21,6 +22,7 @@ from apiserver.http.app import ROUTES
 from apiserver.metrics import Metrics
 from apiserver.pipeline.pace import measure
 from apiserver.pipeline.preprocess import Preprocessor
+from apiserver.run_directory import run_directory
 from apiserver.supervisor import EngineCommand, Patience, Supervisor
 from apiserver.tokenizer.backends import TokenizerChoice, choose
 from apiserver.tokenizer.byte import CHAT_TEMPLATE, byte_tokenizer_json
@@ -53,18 +55,22 @@ def serve(settings: ServeSettings) -> int:
     # Said before the fork, once: unset, tokenizers warns in every child and decides for itself.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ["FASTOKENS_BPE_THREADS"] = "1"  # more would start a thread, and whoever forks must have one
+    signal.signal(signal.SIGTERM, _stop_early)  # until the supervisor blocks it and takes it in its own time
     listener = _bind(settings.listen)
     log.info("listening on %s", settings.listen.uds or _base_url(settings, _port(listener)))
-    run_directory = Path(tempfile.mkdtemp(prefix="apiserver-"))  # 0700: nobody else can reach the engine
     try:
-        return _supervise(settings, listener, run_directory)
+        with run_directory() as directory:
+            return _supervise(settings, listener, directory)
     finally:
-        shutil.rmtree(run_directory, ignore_errors=True)
         if settings.listen.uds is not None:
             Path(settings.listen.uds).unlink(missing_ok=True)
 
 
-def _supervise(settings: ServeSettings, listener: socket.socket, run_directory: Path) -> int:
+def _stop_early(number: int, frame: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path) -> int:
     try:
         model = _resolve(settings)
         text = _read_text(settings, model)
@@ -80,7 +86,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, run_directory: 
     row.set(Field.EPOCH, 1)
 
     def engine_address(epoch: int) -> str:
-        return f"ipc://{run_directory}/core.{epoch}"
+        return f"ipc://{directory}/core.{epoch}"
 
     names = settings.served_model_name or (model.name,)
     preloaded = worker.Preloaded(
@@ -278,8 +284,7 @@ def _announce(
     curl = f"curl {base}" if listen.uds is None else f"curl --unix-socket {listen.uds} http://localhost"
     pids = " ".join(str(slot.get(worker.Cell.PID)) for slot in board.slots)
     key = " -H 'authorization: Bearer KEY'" if settings.access.api_keys else ""
-    sys.stdout.write(
-        f"""
+    text = f"""
   model       {", ".join(names)}  ({model.path})
   engine      {model.engine}, pid {row.get(Field.PID)}
   tokenizer   {backend}
@@ -291,8 +296,9 @@ def _announce(
       -d '{_example_body(model.engine, settings.engine_arguments, names[0])}'
 
 """
-    )
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # nobody reads it (any more): no reason to stop serving
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def _base_url(settings: ServeSettings, port: int) -> str:

@@ -1,27 +1,24 @@
 """The parent: fork, reap, replace, drain. Standard library only: it forks, so it holds no loop, thread or library.
 
 All signals that matter are blocked and taken one at a time by `sigtimedwait`; there is no handler to be reentrant
-about. Children reset the mask, leave the terminal's process group (Ctrl-C reaches the supervisor alone, which drains),
-and die with it (pdeathsig), also while they load. `docs/signals.md` has the table of signals and exit codes.
+about. `docs/signals.md` has the table of signals and exit codes.
 """
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NoReturn, Protocol
+from typing import Protocol
 
+from apiserver import child
 from apiserver.board import Board, Cell, WorkerState
 
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
 _TICK_SECONDS = 0.05
 _YOUNG_SECONDS = 3.0  # who dies younger than this has hardly served …
 _CRASH_LOOP_DEATHS = 5  # … and so many of them in a row, in one slot, are a crash loop
@@ -33,14 +30,13 @@ _DRAIN_SLACK_SECONDS = 1.5
 _END_SECONDS = 3.0  # for the error ends to leave, before SIGKILL
 
 log = logging.getLogger("apiserver.supervisor")
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ExitCode(IntEnum):
     """What the pool's exit says."""
 
     STOPPED = 0
-    CANNOT_START = 3  # an API server or the engine failed to start
+    CANNOT_START = child.EXIT_CANNOT_START  # an API server or the engine failed to start
     ENGINE_DIED = 4
     CRASH_LOOP = 5
 
@@ -113,7 +109,6 @@ class Supervisor:
         self._exit_code = ExitCode.STOPPED
         self._said_ready = False
         self._last_tick = self._awake_since = time.monotonic()
-        self._pid = os.getpid()
 
     def run(self) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -141,41 +136,12 @@ class Supervisor:
     def _fork_worker(self, slot: int) -> None:
         self._generation += 1
         self._board.slot(slot).occupy(self._generation)
-        pid = self._fork(lambda: self._run_worker(slot))
+        pid = child.fork(lambda: self._run_worker(slot), blocked=SIGNALS)
         self._workers[pid] = slot
 
     def _start_engine(self) -> None:
         command = self._engine_command
-        self._engine_pid = self._fork(lambda: _exec(command))
-
-    def _fork(self, action: Callable[[], int]) -> int:
-        """A child that acts. A fork copies only the calling thread; locks that others hold would stay locked in it."""
-        threads = len(os.listdir("/proc/self/task"))
-        if threads != 1:
-            raise RuntimeError(f"the supervisor must have one thread when it forks, not {threads}")
-        pid = os.fork()
-        if pid == 0:
-            self._in_child(action)
-        return pid
-
-    def _in_child(self, action: Callable[[], int]) -> NoReturn:
-        """Become a child of the pool, act, and leave without ever returning into the parent's frames."""
-        code = ExitCode.CANNOT_START
-        try:
-            os.setsid()
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != self._pid:  # the parent died before the line above
-                os._exit(ExitCode.CANNOT_START)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)  # until the child has handlers of its own
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            code = action()
-        except BaseException:
-            log.exception("a child of the pool failed")
-        finally:
-            logging.shutdown()
-            sys.stderr.flush()
-            os._exit(code)
+        self._engine_pid = child.fork(lambda: child.exec_program(command.argv, command.descriptors), blocked=SIGNALS)
 
     def _reap(self) -> None:
         while True:
@@ -188,7 +154,7 @@ class Supervisor:
             code = os.waitstatus_to_exitcode(status)
             if pid == self._engine_pid:
                 self._engine_pid = None
-                _kill_group(pid)  # what it started must not outlive it
+                child.kill_group(pid)  # what it started must not outlive it
                 self._on_engine_exit(code)
             elif pid in self._workers:
                 self._on_worker_exit(self._workers.pop(pid), pid, code)
@@ -204,23 +170,25 @@ class Supervisor:
         if code == ExitCode.CANNOT_START and not has_served:
             log.error("API server %d (pid %d) could not start; stopping the pool", slot, pid)
             self._end(ExitCode.CANNOT_START)
-            return
+        elif code == 0:
+            log.info("API server %d (pid %d) was told to stop; replacing it", slot, pid)
+            self._replace(slot)
+        else:
+            log.warning("API server %d (pid %d) died (%s)", slot, pid, child.how_it_ended(code))
+            self._on_worker_death(slot, was_young=was_young)
+
+    def _on_worker_death(self, slot: int, *, was_young: bool) -> None:
         self._board.count_death()
         self._young_deaths[slot] = self._young_deaths[slot] + 1 if was_young else 0
-        if self._young_deaths[slot] >= _CRASH_LOOP_DEATHS:
-            log.error(
-                "API server %d (pid %d) died (%s), as did the %d before it, within %.0f s of their start: "
-                "a crash loop; stopping the pool",
-                slot,
-                pid,
-                _how(code),
-                _CRASH_LOOP_DEATHS - 1,
-                _YOUNG_SECONDS,
-            )
-            self._end(ExitCode.CRASH_LOOP)
+        if self._young_deaths[slot] < _CRASH_LOOP_DEATHS:
+            self._replace(slot)
             return
-        log.warning("API server %d (pid %d) died (%s); replacing it", slot, pid, _how(code))
-        self._replace(slot)
+        log.error(
+            "%d API servers in a row died within %.0f s of their start: a crash loop; stopping the pool",
+            _CRASH_LOOP_DEATHS,
+            _YOUNG_SECONDS,
+        )
+        self._end(ExitCode.CRASH_LOOP)
 
     def _replace(self, slot: int) -> None:
         self._vacant.pop(slot, None)
@@ -236,12 +204,14 @@ class Supervisor:
         if self._phase is _Phase.STOPPING_ENGINE:
             return
         if self._engine_status.has_been_ready:
-            log.error("the engine core died (%s); every waiting request is answered with an error", _how(code))
+            log.error(
+                "the engine core died (%s); every waiting request is answered with an error", child.how_it_ended(code)
+            )
             self._blame(ExitCode.ENGINE_DIED)
             if self._phase in (_Phase.RUNNING, _Phase.DELAYING):
                 self._drain(_ENGINE_DEATH_SECONDS)  # nothing runs any more, so this takes no time
         elif self._phase is _Phase.RUNNING:
-            log.error("the engine core could not start (%s); stopping", _how(code))
+            log.error("the engine core could not start (%s); stopping", child.how_it_ended(code))
             self._end(ExitCode.CANNOT_START)
 
     # ---- the end ----
@@ -328,7 +298,7 @@ class Supervisor:
                     if self._engine_status.has_been_ready:
                         log.warning("the engine core did not stop in time; killing it")
                     os.kill(self._engine_pid, signal.SIGKILL)
-                    _kill_group(self._engine_pid)
+                    child.kill_group(self._engine_pid)
             case _Phase.RUNNING:
                 pass
 
@@ -354,24 +324,3 @@ class Supervisor:
         if all(slot.is_serving and slot.get(Cell.ENGINE_EPOCH) for slot in self._board.slots):
             self._said_ready = True
             self._on_ready()
-
-
-def _exec(command: EngineCommand) -> NoReturn:
-    for descriptor in command.descriptors:
-        os.set_inheritable(descriptor, True)
-    os.execv(command.argv[0], list(command.argv))
-
-
-def _kill_group(pid: int) -> None:
-    """Whatever is left in the group that this child of ours leads."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"

@@ -16,6 +16,7 @@ import uvloop
 from apiserver import log as logs
 from apiserver.board import Board, Cell, Slot, WorkerState
 from apiserver.card import Limits
+from apiserver.child import EXIT_CANNOT_START
 from apiserver.config import AccessSettings, HttpSettings, ModelSettings, Order
 from apiserver.http.app import create_app
 from apiserver.http.server import HttpServer
@@ -32,7 +33,6 @@ from engine_bridge.transport import make_context
 _BEAT_SECONDS = 0.1
 _ERROR_END_SECONDS = 1.0  # after the drain's limit: time for the error ends to leave
 _WELCOME_SECONDS = 5.0  # how long a new worker waits for a loaded engine's Welcome before it serves all the same
-_EXIT_CANNOT_START = 3
 
 log = logging.getLogger("apiserver.worker")
 
@@ -114,7 +114,7 @@ class _Worker:
             return 0
         log.error("the engine core refuses this API server: %s", self._client.rejection)
         self._slot.state = WorkerState.STARTING  # it has never been able to serve, so the pool must not go on
-        return _EXIT_CANNOT_START
+        return EXIT_CANNOT_START
 
     def _service(self, client: EngineClient) -> Service:
         preloaded = self._preloaded

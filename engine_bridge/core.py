@@ -225,10 +225,12 @@ class Core:
     def _drop(self, identity: bytes) -> None:
         """An API server is gone: nobody waits for its requests any more."""
         requests = self._requests.get(identity)
-        if requests is not None:
+        if requests is None:
+            return
+        if requests:
             log.info("%s is gone; aborting its %d requests", identity.decode(errors="replace"), len(requests))
-            self._abort_all(identity)
-            del self._requests[identity]
+        self._abort_all(identity)
+        del self._requests[identity]
 
     async def _beat(self) -> None:
         beats = 0

@@ -36,6 +36,7 @@ from apiserver.errors import ApiError, HeadersTooLarge, InvalidRequest, RequestT
 from apiserver.protocol.openai import error_document
 
 _MOST_HEADERS = 256
+_NOTED_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect"))
 _LINGER_SECONDS = 5.0  # how long a client that is still sending may take to notice that it was answered
 
 
@@ -49,6 +50,9 @@ class _Phase(Enum):
     NOTHING = auto()
     HEAD = auto()
     BODY = auto()
+
+
+_NOTHING, _HEAD, _BODY = _Phase  # an enum's members are slow to look up, and this is done for every header
 
 
 class _Outgoing:
@@ -80,9 +84,8 @@ class Connection(HttpToolsProtocol):
         self._retiring = False
         self._refusal: ApiError | None = None  # of what came last; nothing more is read
         self._lingering = False
-        self._phase = _Phase.NOTHING
+        self._phase = _NOTHING
         self._since = time.monotonic()  # when the phase began; in a body, when its last piece came
-        self._callbacks = 0  # of the parser, while it reads a head
         self._head_bytes = 0
         self._framing: tuple[bytes, bytes] | None = None  # the header that says how long the body is
         self._announced_bytes: int | None = None
@@ -111,7 +114,7 @@ class Connection(HttpToolsProtocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request is being read or answered."""
-        return not self._lingering and (self._phase is _Phase.HEAD or self._answering is not None)
+        return not self._lingering and (self._phase is _HEAD or self._answering is not None)
 
     def retire(self) -> None:
         """Take no request after the next answer. An idle connection is closed by a later sweep, not now: a request
@@ -119,7 +122,7 @@ class Connection(HttpToolsProtocol):
         self._retiring = True
         if self._answering is not None:
             self.cycle.keep_alive = False  # the newest: those before it are still answered
-        elif self._phase is _Phase.NOTHING:
+        elif self._phase is _NOTHING:
             self._since = time.monotonic()  # the grace begins now, also for one that has been idle for long
 
     def sweep(self, now: float, idle_seconds: float) -> None:
@@ -130,10 +133,10 @@ class Connection(HttpToolsProtocol):
         if self._lingering:
             if waited > min(_LINGER_SECONDS, idle_seconds):
                 self.transport.close()
-        elif self._phase is _Phase.HEAD:
+        elif self._phase is _HEAD:
             if waited > self._settings.head_seconds:
                 self._refuse(RequestTimeout("The request's headers did not arrive in time."))
-        elif self._phase is _Phase.BODY:
+        elif self._phase is _BODY:
             if waited > self._settings.body_seconds and not self.flow.read_paused:
                 self._refuse(RequestTimeout("The request's body stopped arriving."))
         elif self._answering is None and waited > self._most_idle(idle_seconds):
@@ -151,7 +154,7 @@ class Connection(HttpToolsProtocol):
         if self._refusal is not None or self._lingering:
             return
         self._refusal = error
-        if self._phase is _Phase.BODY:
+        if self._phase is _BODY:
             self._give_up(self.cycle)
         if self._answering is None and not self.transport.is_closing():
             self._send_refusal(error)
@@ -188,7 +191,7 @@ class Connection(HttpToolsProtocol):
             self.transport.write_eof()
 
     def _close_after_answer(self) -> None:
-        if self._phase is _Phase.BODY:
+        if self._phase is _BODY:
             self._linger()
         else:
             self.transport.close()
@@ -196,22 +199,19 @@ class Connection(HttpToolsProtocol):
     # ---- what arrives ----
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is _Phase.BODY:
+        if self._phase is _BODY:
             self._since = time.monotonic()
-        while data and not self._is_deaf:
+        while data and self._refusal is None and not self._lingering and not self.transport.is_closing():
             data = self._feed(data)
-
-    @property
-    def _is_deaf(self) -> bool:
-        return self._refusal is not None or self._lingering or self.transport.is_closing()
 
     def _feed(self, data: bytes) -> bytes:
         """Returns what the parser has left over."""
-        callbacks = self._callbacks
+        headers, size = self.headers, self._head_bytes
         try:
             self.parser.feed_data(data)
-            if self._phase is _Phase.HEAD and self._callbacks == callbacks:
-                self._count_head(len(data))  # one field, and its end is not in sight
+            if self._phase is _HEAD:
+                in_one_field = self.headers is headers and self._head_bytes == size  # and its end is not in sight
+                self._count_head(len(data) if in_one_field else 0)
         except httptools.HttpParserUpgrade as upgrade:
             return self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError:
@@ -245,49 +245,58 @@ class Connection(HttpToolsProtocol):
         if self._is_replaying:
             return
         super().on_message_begin()
-        self._phase = _Phase.HEAD
+        self._phase = _HEAD
         self._since = time.monotonic()
-        self._callbacks += 1
         self._head_bytes = 0
         self._framing = self._announced_bytes = None
 
     def on_url(self, url: bytes) -> None:
-        if self._is_replaying:
-            return
-        self._callbacks += 1
-        self._count_head(len(url))
-        self.url += url
+        if self._phase is _HEAD:
+            self._head_bytes += len(url)
+            self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_replaying:
+        if self._phase is not _HEAD:
+            # A trailer, which must not pass for a header of the request that has begun; or a header told before.
+            self._count_head(len(name) + len(value) + 4)
             return
-        self._callbacks += 1
-        self._count_head(len(name) + len(value) + 4)
-        if self._phase is not _Phase.HEAD:
-            return  # a trailer; it must not pass for a header of the request that has begun
+        self._head_bytes += len(name) + len(value) + 4  # checked when the head is whole, or what has arrived of it read
         name = name.lower()
         self.headers.append((name, value))
+        if name in _NOTED_HEADERS:
+            self._note(name, value)
+
+    def _note(self, name: bytes, value: bytes) -> None:
+        if name == b"expect":
+            self.expect_100_continue = value.lower() == b"100-continue"
+            return
+        self._framing = (name, value)
         if name == b"content-length":
-            self._framing = (name, value)
             self._announced_bytes = int(value)
-        elif name == b"transfer-encoding":
-            self._framing = (name, value)
-        elif name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
         if self._is_replaying:
             return
+        self._count_head(0)
         self._declines_upgrade = (
             self.parser.should_upgrade() and self._framing is not None and self._announced_bytes != 0
         )
         super().on_headers_complete()
-        self._phase = _Phase.BODY
+        if self.root_path:
+            self._strip_second_prefix()
+        self._phase = _BODY
         self._since = time.monotonic()
         self._unwanted_bytes = 0
         self.cycle.transport = self._outgoing
         if self._retiring or (self._announced_bytes or 0) > self._max_body_bytes:
             self.cycle.keep_alive = False
+
+    def _strip_second_prefix(self) -> None:
+        """uvicorn puts --root-path before every path, for proxies that have stripped it. Where it is still there, by a
+        proxy that does not strip or without any, the routes are the same."""
+        prefix, path = self.root_path, self.scope["path"]
+        if path.startswith(f"{prefix}{prefix}/"):
+            self.scope["path"] = path[len(prefix) :]
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
@@ -300,7 +309,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._declines_upgrade or self._is_replaying:
             return  # of the body the parser knows nothing yet
-        self._phase = _Phase.NOTHING
+        self._phase = _NOTHING
         self._since = time.monotonic()
         super().on_message_complete()
 
@@ -310,7 +319,7 @@ class Connection(HttpToolsProtocol):
         """As uvicorn's, without a timer for each answer: `sweep` ends idle connections."""
         self.server_state.total_requests += 1
         self._answering = None
-        if self._phase is _Phase.NOTHING:
+        if self._phase is _NOTHING:
             self._since = time.monotonic()
         if self._lingering or self.transport.is_closing():
             return

@@ -67,7 +67,7 @@ class ChatFields(SamplingFields, kw_only=True):
     task: Any = None
 
 
-_HARMLESS: dict[str, tuple[Any, ...]] = (
+HARMLESS_IN_CHAT: dict[str, tuple[Any, ...]] = (
     HARMLESS
     | MULTIMODAL
     | {
@@ -90,7 +90,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = (
         "task": (),
     }
 )
-_IGNORED = IGNORED | {
+IGNORED_IN_CHAT = IGNORED | {
     "prediction",
     "verbosity",
     # The answer is text: there is nothing yet that could be taken apart, or held back.
@@ -110,9 +110,9 @@ class ChatCompletion:
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)
         if card.strict_fields:
-            refuse_unknown(raw, ChatFields, _IGNORED)
+            refuse_unknown(raw, ChatFields, IGNORED_IN_CHAT)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, _HARMLESS)
+        refuse_unsupported(fields, HARMLESS_IN_CHAT)
         options = check_stream_options(fields)
         self.stream = bool(fields.stream)
         self._include_usage = bool(options.include_usage)

@@ -51,7 +51,11 @@ class CompletionFields(SamplingFields, kw_only=True):
     custom_labels: Any = None
 
 
-_HARMLESS: dict[str, tuple[Any, ...]] = HARMLESS | {"suffix": ("",), "prompt_embeds": (), "custom_labels": ({},)}
+HARMLESS_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = HARMLESS | {
+    "suffix": ("",),
+    "prompt_embeds": (),
+    "custom_labels": ({},),
+}
 _decoder = msgspec.json.Decoder(CompletionFields)
 
 
@@ -65,7 +69,7 @@ class Completion:
         if card.strict_fields:
             refuse_unknown(raw, CompletionFields, IGNORED)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, _HARMLESS | {"best_of": (1, fields.n)})
+        refuse_unsupported(fields, HARMLESS_IN_COMPLETIONS | {"best_of": (1, fields.n)})
         options = check_stream_options(fields)
         self.stream = bool(fields.stream)
         self._include_usage = bool(options.include_usage)

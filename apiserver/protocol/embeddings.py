@@ -51,7 +51,7 @@ class EmbeddingFields(msgspec.Struct, kw_only=True):
     media_io_kwargs: Any = None
 
 
-_HARMLESS: dict[str, tuple[Any, ...]] = {
+HARMLESS_IN_EMBEDDINGS: dict[str, tuple[Any, ...]] = {
     "messages": (),
     "modality": ("text",),
     "embed_dtype": ("float32",),
@@ -68,7 +68,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": ({},),
     "media_io_kwargs": ({},),
 }
-_IGNORED = frozenset(("user", "cache_salt"))  # nothing of a prompt is cached here, so it is always apart
+IGNORED_IN_EMBEDDINGS = frozenset(("user", "cache_salt"))  # nothing of a prompt is cached here, so it is always apart
 _FORMATS = ("float", "base64", "bytes", "bytes_only")
 _decoder = msgspec.json.Decoder(EmbeddingFields)
 
@@ -81,9 +81,9 @@ class Embeddings(Unary):
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)
         if card.strict_fields:
-            refuse_unknown(raw, EmbeddingFields, _IGNORED)
+            refuse_unknown(raw, EmbeddingFields, IGNORED_IN_EMBEDDINGS)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, _HARMLESS)
+        refuse_unsupported(fields, HARMLESS_IN_EMBEDDINGS)
         self._format = "float" if fields.encoding_format is None else fields.encoding_format
         if self._format not in _FORMATS:
             raise InvalidRequest(

@@ -1,8 +1,12 @@
 """Which encoder to use: `--tokenizer-backend auto|fastokens|hf`, and why."""
 
+import contextlib
+import hashlib
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,8 +14,10 @@ from apiserver.config import BackendName
 from apiserver.tokenizer import Encoder
 from apiserver.tokenizer.fast import FASTOKENS_VERSION, FastEncoder
 from apiserver.tokenizer.hf import HfTokenizer
-from apiserver.tokenizer.probe import PROBE_VERSION, probe
+from apiserver.tokenizer.probe import PROBE_VERSION, NoVerdict, probe
 from apiserver.tokenizer.source import TokenizerError
+
+_VERSIONS = f"fastokens {FASTOKENS_VERSION} tokenizers {version('tokenizers')} probe {PROBE_VERSION}"
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,10 @@ def choose(file: Path, wanted: BackendName, verdicts: Path) -> TokenizerChoice:
     tokenizer_json = file.read_text(encoding="utf-8")
     if wanted == "hf":
         return TokenizerChoice(tokenizer_json, "hf", "asked for")
-    disagreement = _remembered(file, verdicts, lambda: probe(file))
+    try:
+        disagreement = _remembered(tokenizer_json, verdicts, lambda: probe(file))
+    except NoVerdict as error:
+        disagreement = str(error)
     if disagreement is None:
         return TokenizerChoice(tokenizer_json, "fastokens", "its ids agree with tokenizers'")
     if wanted == "fastokens":
@@ -44,19 +53,24 @@ def choose(file: Path, wanted: BackendName, verdicts: Path) -> TokenizerChoice:
     return TokenizerChoice(tokenizer_json, "hf", disagreement)
 
 
-def _remembered(file: Path, verdicts: Path, ask: Callable[[], str | None]) -> str | None:
-    """The probe's answer for this very file and these versions, asked once: loading both takes seconds."""
-    status = file.stat()
-    key = f"{file.resolve()} {status.st_size} {status.st_mtime_ns} {FASTOKENS_VERSION} {PROBE_VERSION}"
+def _remembered(tokenizer_json: str, verdicts: Path, ask: Callable[[], str | None]) -> str | None:
+    """The probe's answer for this very text and these versions, asked once: loading both takes seconds."""
+    key = f"{hashlib.sha256(tokenizer_json.encode()).hexdigest()} {_VERSIONS}"
     memory = verdicts / "fastokens-verdicts.json"
     known = _read(memory)
     if key not in known:
         known[key] = ask()
-        verdicts.mkdir(parents=True, exist_ok=True)
-        scratch = memory.with_suffix(".new")
-        scratch.write_text(json.dumps(known), encoding="utf-8")
-        scratch.replace(memory)
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs seconds, not the start
+            _write(memory, known)
     return known[key]
+
+
+def _write(memory: Path, known: dict[str, str | None]) -> None:
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    # A name of its own: two pools may start at once.
+    with tempfile.NamedTemporaryFile("w", dir=memory.parent, suffix=".new", encoding="utf-8", delete=False) as scratch:
+        scratch.write(json.dumps(known))
+    Path(scratch.name).replace(memory)
 
 
 def _read(memory: Path) -> dict[str, str | None]:

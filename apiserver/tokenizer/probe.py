@@ -3,20 +3,26 @@
 Run in a child process at the start, since the first encode of either may start threads and the parent forks. Prints one
 line: "agree", or why not. The strings are those where pre-tokenizers, normalizers and merges go wrong: white space in
 runs, numbers, contractions, CJK without spaces, combining and compatibility characters, emoji with joiners, controls,
-code, long runs, and every special token in text.
+code, long runs, and every added token in text. Truncated too, which goes other ways in both.
 """
 
+import json
 import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 from apiserver.tokenizer.fast import FastEncoder
 from apiserver.tokenizer.hf import HfTokenizer
 
 AGREE = "agree"
-PROBE_VERSION = 1  # raise it when the strings change: old verdicts are then asked again
+PROBE_VERSION = 2  # raise it when the strings change: old verdicts are then asked again
 _CHILD_SECONDS = 120
+_MOST_IN_CONTEXT = 128  # added tokens; some models have a thousand, all alike
+
+Cut = tuple[int, Literal["left", "right"]]
+_CUTS: tuple[Cut, ...] = ((1, "left"), (1, "right"), (7, "left"), (7, "right"), (4096, "right"))
 
 _TEXTS = (
     "Hello, world! It's 12,345.678 o'clock; they'LL go won't they?",
@@ -40,25 +46,53 @@ _TEXTS = (
 )
 
 
+class NoVerdict(Exception):
+    """The comparison could not be made; another time it may be. The message is one line."""
+
+
 def disagreement(tokenizer_json: str) -> str | None:
-    """None if they agree on every string, with and without special tokens; else what differs."""
+    """None if they agree on every string, with and without special tokens, whole and truncated; else what differs."""
     try:
         fast = FastEncoder(tokenizer_json)
     except Exception as error:
-        return f"fastokens cannot load it: {str(error).splitlines()[0][:200] if str(error) else type(error).__name__}"
+        return f"fastokens cannot load it: {_first_line(error)}"
     reference = HfTokenizer(tokenizer_json)
-    for text in _strings(reference):
+    for text in _strings(_added_tokens(tokenizer_json)):
         for add_special_tokens in (False, True):
-            expected = reference.encode(text, add_special_tokens=add_special_tokens)
-            if fast.encode(text, add_special_tokens=add_special_tokens) != expected:
+            if not _is_equal(fast, reference, text, add_special_tokens):
                 return f"the ids differ for {text[:60]!r} (add_special_tokens={add_special_tokens})"
+    for text in _TEXTS:
+        for most, side in _CUTS:
+            cut = [
+                encoder.encode_truncated(text, add_special_tokens=True, most=most, side=side)
+                for encoder in (fast, reference)
+            ]
+            if cut[0] != cut[1]:
+                return f"the ids differ for {text[:60]!r} (truncated to {most}, {side})"
     return None
 
 
-def _strings(reference: HfTokenizer) -> list[str]:
+def _is_equal(fast: FastEncoder, reference: HfTokenizer, text: str, add_special_tokens: bool) -> bool:
+    try:
+        token_ids = fast.encode(text, add_special_tokens=add_special_tokens)
+    except Exception:  # whatever stops fastokens here would fail a client's request
+        return False
+    return token_ids == reference.encode(text, add_special_tokens=add_special_tokens)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _added_tokens(tokenizer_json: str) -> list[str]:
+    """Special or not: those that are found in the text before anything else happens to it."""
+    return [token["content"] for token in json.loads(tokenizer_json).get("added_tokens") or ()]
+
+
+def _strings(added: list[str]) -> list[str]:
     source = random.Random(20)
-    special = [reference.decode([token_id], skip_special_tokens=False) for token_id in sorted(reference.special_ids)]
-    around = [f"before{token}after {token} \n{token}" for token in special[:64]]
+    in_context = added if len(added) <= _MOST_IN_CONTEXT else source.sample(added, _MOST_IN_CONTEXT)
+    around = [f"before{token}after {token} \n{token}, {token.upper()} {token.lower()}." for token in in_context]
     alphabets = (
         "abcdefgh ",
         " \n\t\r",
@@ -77,18 +111,22 @@ def _strings(reference: HfTokenizer) -> list[str]:
         )
         for _ in range(100)
     ]
-    return [*_TEXTS, *special, *around, *mixed, *anything]
+    return [*_TEXTS, *added, *around, *mixed, *anything]
 
 
 def probe(tokenizer_json: Path) -> str | None:
-    """`disagreement` in a child process: None if fastokens may be used for this file."""
+    """`disagreement` in a child process: None if fastokens may be used for this file. Raises NoVerdict."""
     command = [sys.executable, "-m", "apiserver.tokenizer.probe", str(tokenizer_json)]
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=_CHILD_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return f"the comparison took more than {_CHILD_SECONDS} s"
-    lines = child.stdout.strip().splitlines() or [f"the comparison ended with status {child.returncode}"]
-    return None if child.returncode == 0 and lines[-1] == AGREE else lines[-1]
+        child = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CHILD_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoVerdict(f"comparing fastokens with tokenizers took more than {_CHILD_SECONDS} s") from error
+    lines = child.stdout.strip().splitlines()
+    if child.returncode != 0 or not lines:
+        raise NoVerdict(f"comparing fastokens with tokenizers ended with status {child.returncode}")
+    return None if lines[-1] == AGREE else lines[-1]
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ from benchlib.pool import PoolSpec, serve_flags
 from benchlib.stats import medians
 
 _SIM_STEP = ("--step-ms", "5")  # 32 tokens take 160 ms, as they do on a GPU with a model of 8 billion
+_WARM_UP_SECONDS = 1.0
 WITHOUT, WITH = "without", "with"
 
 
@@ -118,7 +119,6 @@ async def _measure(
         long_tokens=options.long_tokens,
         output_tokens=options.output_tokens,
         poll_seconds=options.poll_ms / 1000,
-        duration=options.duration,
     )
 
     def spec() -> PoolSpec:
@@ -132,8 +132,10 @@ async def _measure(
         load = MixedLoad(settings, server, model=model, http=http, seed=seed)
         await load.prepare(with_long=True)
         meter = Meter(server, http)
+        await load.run(f"{title}, warm-up", with_long=True, duration=min(_WARM_UP_SECONDS, options.duration))
         for name in (WITHOUT, WITH):
-            run, spent = await meter.measure(load.run(f"{title}, {name} long", with_long=name == WITH))
+            work = load.run(f"{title}, {name} long", with_long=name == WITH, duration=options.duration)
+            run, spent = await meter.measure(work)
             run["core_share"] = {role: used / spent.wall_seconds for role, used in spent.server_seconds.items()}
             run["core_share"]["client"] = spent.client_seconds / spent.wall_seconds
             pair[name] = run

@@ -22,7 +22,7 @@ from benchlib.prompts import PromptMaker
 from benchlib.report import Progress
 from benchlib.stats import summarize
 
-_FIRST_GUESS_CHARACTERS = 4.4  # per token
+_FIRST_GUESS_CHARACTERS = 0.9  # per token: even a token a byte stays within the model's context then
 _CALIBRATIONS, _CLOSE_ENOUGH = 6, 0.005
 _TAIL_CHARACTERS = 200
 _POLL_CONNECTIONS = 4
@@ -39,7 +39,6 @@ class MixedSettings:
     long_tokens: int
     output_tokens: int
     poll_seconds: float
-    duration: float
     timeout: float = 120.0
 
 
@@ -109,6 +108,7 @@ class MixedLoad:
             "model": self._workload.model,
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": 1,
+            "stream": False,
         }
         status, answer = await self._http.post(PATHS["chat"], document)
         if status != 200:
@@ -129,55 +129,59 @@ class MixedLoad:
         for number in itertools.count(1):
             yield self._request(self._prefix + self._tail(number))
 
-    async def run(self, title: str, *, with_long: bool) -> dict[str, Any]:
-        """One run of `duration` seconds."""
-        settings, target = self._settings, self._server.target
+    async def run(self, title: str, *, with_long: bool, duration: float) -> dict[str, Any]:
+        """One run of so many seconds."""
+        settings = self._settings
         seen = _Seen()
-        with Progress(title, total=None, duration_seconds=settings.duration) as progress:
-
-            def keep(samples: list[Sample], due: float, reply: Reply) -> None:
-                sample = self._workload.judge(due, reply)
-                if sample.failure is None:
-                    samples.append(sample)
-                else:
-                    seen.fail(f"{sample.failure} {sample.detail}"[:200].strip())
-                progress.advance(is_failed=sample.failure is not None)
-
-            def on_poll(due: float, reply: Reply) -> None:
-                if reply.failure is None and reply.status == 200:
-                    seen.polls.append(reply.ended_at - due)
-                else:
-                    seen.fail(f"/v1/models: {reply.failure or f'HTTP {reply.status}'}")
-
-            began = perf_counter()
-            seen.until = began + settings.duration
-            polls = int(settings.duration / settings.poll_seconds)
+        began = perf_counter()
+        seen.until = began + duration
+        with Progress(title, total=None, duration_seconds=duration) as progress:
             async with asyncio.TaskGroup() as group:
-                loads = [(self._short_requests(), settings.short_clients, seen.short)]
+                short = self._chats(seen, self._short_requests(), seen.short, settings.short_clients, progress)
+                group.create_task(short)
                 if with_long:
-                    loads.append((self._long_requests(), settings.long_clients, seen.long))
-                for requests, clients, samples in loads:
-                    group.create_task(
-                        closed_loop(
-                            target,
-                            requests,
-                            concurrency=clients,
-                            until=seen.until,
-                            timeout_seconds=settings.timeout,
-                            on_reply=lambda due, reply, samples=samples: keep(samples, due, reply),
-                        )
-                    )
-                group.create_task(
-                    open_loop(
-                        target,
-                        itertools.repeat(target.request("GET", "/v1/models")),
-                        schedule=[began + at * settings.poll_seconds for at in range(polls)],
-                        timeout_seconds=settings.timeout,
-                        on_reply=on_poll,
-                        connections=_POLL_CONNECTIONS,
-                    )
-                )
+                    long = self._chats(seen, self._long_requests(), seen.long, settings.long_clients, progress)
+                    group.create_task(long)
+                times = [began + at * settings.poll_seconds for at in range(int(duration / settings.poll_seconds))]
+                group.create_task(self._polls(seen, times))
         return seen.document()
+
+    async def _chats(
+        self, seen: _Seen, requests: Iterator[bytes], samples: list[Sample], clients: int, progress: Progress
+    ) -> None:
+        def on_reply(due: float, reply: Reply) -> None:
+            sample = self._workload.judge(due, reply)
+            if sample.failure is None:
+                samples.append(sample)
+            else:
+                seen.fail(f"{sample.failure} {sample.detail}"[:200].strip())
+            progress.advance(is_failed=sample.failure is not None)
+
+        await closed_loop(
+            self._server.target,
+            requests,
+            concurrency=clients,
+            until=seen.until,
+            timeout_seconds=self._settings.timeout,
+            on_reply=on_reply,
+        )
+
+    async def _polls(self, seen: _Seen, times: list[float]) -> None:
+        def on_reply(due: float, reply: Reply) -> None:
+            if reply.failure is None and reply.status == 200:
+                seen.polls.append(reply.ended_at - due)
+            else:
+                seen.fail(f"/v1/models: {reply.failure or f'HTTP {reply.status}'}")
+
+        target = self._server.target
+        await open_loop(
+            target,
+            itertools.repeat(target.request("GET", "/v1/models")),
+            schedule=times,
+            timeout_seconds=self._settings.timeout,
+            on_reply=on_reply,
+            connections=_POLL_CONNECTIONS,
+        )
 
     def _short_requests(self) -> Iterator[bytes]:
         return itertools.cycle(self._short)

@@ -22,7 +22,7 @@ def render(document: dict[str, Any]) -> str:
     ]
     notes = [f"- {note}" for note in document["notes"]]
     notes += [
-        f"- {level['config']}, {level['long']} long: {count} × {kind}"
+        f"- {level['config']}, {level['long']} long: {count} times {kind}"
         for level in levels
         for kind, count in level["failures"].items()
     ]
@@ -41,8 +41,8 @@ def _table(levels: list[dict[str, Any]]) -> str:
             [
                 level["config"],
                 level["long"],
-                number(short["completed"]),
-                number(long["completed"]),
+                f"{short['completed']:.0f}",
+                f"{long['completed']:.0f}",
                 *(number(None if value is None else value * 1000) for value in seconds),
                 *(number(share) for share in _shares(median["core_share"]).values()),
             ]

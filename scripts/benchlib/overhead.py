@@ -124,7 +124,9 @@ class _Comparison:
         makers = {tokens: PromptMaker(self._rng, tokens, count=count) for tokens in options.tokens}
         runs: dict[int, list[dict[str, Any]]] = {tokens: [] for tokens in options.tokens}
         for tokens, maker in makers.items():
-            await self._pair([await maker.make()], f"{tokens} tokens, warm-up", duration=_WARM_UP_SECONDS)
+            await self._pair(
+                [await maker.make()], f"{tokens} tokens, warm-up", duration=min(_WARM_UP_SECONDS, options.duration)
+            )
         for repetition in range(options.repeat):
             for tokens, maker in makers.items():
                 title = f"{tokens} tokens, run {repetition + 1}/{options.repeat}"

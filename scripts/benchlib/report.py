@@ -73,7 +73,8 @@ class Progress:
         """One more is done. Cheap: it draws nothing where a timer does."""
         self.done += 1
         self.failed += is_failed
-        if self._loop is None and perf_counter() - self._drawn >= self._interval:
+        # A loop that is kept busy calls no timer.
+        if perf_counter() - self._drawn >= self._interval:
             self._draw()
 
     def line(self, elapsed: float) -> str:

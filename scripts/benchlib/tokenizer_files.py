@@ -23,5 +23,5 @@ def find_tokenizer(name: str) -> Path | None:
     path = Path(name).expanduser()
     directory = path.parent if path.name == TOKENIZER_JSON else path
     if not (directory / TOKENIZER_JSON).is_file():
-        raise ValueError(f"--tokenizer {name}: not byte, minilm or qwen3, and there is no {TOKENIZER_JSON} in it")
+        raise ValueError(f"no tokenizer {name}: not byte, minilm or qwen3, and there is no {TOKENIZER_JSON} in it")
     return directory

@@ -7,12 +7,13 @@ import array
 import base64
 import json
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import apiserver
 from tests.conftest import StartPool
@@ -81,6 +82,11 @@ def one_connection(pool: Pool) -> httpx.Client:
 def post(client: httpx.Client, path: str, body: bytes | dict[str, Any]) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return client.post(path, content=content, headers={"content-type": "application/json"})
+
+
+def cpu_seconds(pool: Pool) -> float:
+    """What the API servers have used; their clock does not mind what else the machine does."""
+    return sum(process["cpu_seconds"] for process in pool.pool()["processes"])
 
 
 def local_port(response: httpx.Response) -> int:
@@ -481,12 +487,12 @@ def test_each_dialects_own_limits_are_named_too(
     refused(client, path, good(path, **fields), param, says)
 
 
-def test_limits_are_checked_before_any_work_on_the_items(client: httpx.Client) -> None:
+def test_limits_are_checked_before_any_work_on_the_items(echo_pool: Pool, client: httpx.Client) -> None:
     """Half a million stop strings once cost a minute: here their count costs as much as reading them."""
-    began = time.monotonic()
+    began = cpu_seconds(echo_pool)
     for fields in ({"stop": ["ab"] * 500_000}, {"logit_bias": {str(number): 1 for number in range(500_000)}}):
         error_of(post(client, COMPLETIONS, good(COMPLETIONS, **fields)))
-    assert time.monotonic() - began < 5
+    assert cpu_seconds(echo_pool) - began < 2
 
 
 def test_a_tiny_request_for_millions_of_choices_costs_no_memory(echo_pool: Pool, client: httpx.Client) -> None:
@@ -600,12 +606,12 @@ def test_a_prompt_longer_than_the_context_is_a_400_before_any_header(
 
 
 @pytest.mark.parametrize("path", GENERATING)
-def test_text_that_cannot_fit_is_refused_before_it_is_encoded(client: httpx.Client, path: str) -> None:
+def test_text_that_cannot_fit_is_refused_before_it_is_encoded(echo_pool: Pool, client: httpx.Client, path: str) -> None:
     text = "many words " * 2_000_000
     fields = {"messages": [{"role": "user", "content": text}]} if path == CHAT else {"prompt": text}
-    began = time.monotonic()
+    began = cpu_seconds(echo_pool)
     error_of(post(client, path, {**good(path), **fields}))
-    assert time.monotonic() - began < 5
+    assert cpu_seconds(echo_pool) - began < 2
 
 
 def test_one_token_of_the_context_is_left_for_the_answer(client: httpx.Client) -> None:
@@ -1029,11 +1035,13 @@ def test_truncation_cuts_each_input_by_itself_and_usage_counts_what_was_used(emb
     assert answer("abcdef", truncate_prompt_tokens=1)["usage"]["prompt_tokens"] == 1
 
 
-def test_a_text_of_megabytes_is_truncated_and_not_refused_where_that_was_asked_for(embed_client: httpx.Client) -> None:
-    began = time.monotonic()
+def test_a_text_of_megabytes_is_truncated_and_not_refused_where_that_was_asked_for(
+    embed_pool: Pool, embed_client: httpx.Client
+) -> None:
+    began = cpu_seconds(embed_pool)
     answer = post(embed_client, EMBEDDINGS, {"input": ["many words " * 1_000_000] * 2, "truncate_prompt_tokens": -1})
     assert answer.json()["usage"]["prompt_tokens"] == 2 * EMBED_LEN
-    assert time.monotonic() - began < 5
+    assert cpu_seconds(embed_pool) - began < 2
 
 
 def test_base64_is_the_vector_as_little_endian_floats(embed_client: httpx.Client) -> None:
@@ -1062,6 +1070,13 @@ def test_a_vector_with_nan_is_a_clean_error_that_names_the_input(faulty_embed_po
     body = {"input": ["good", chr(NO_NUMBERS)], "encoding_format": "float"}
     error = error_of(faulty_embed_pool.post(EMBEDDINGS, body), 500)
     assert "input[1]" in error["message"]
+    assert faulty_embed_pool.post(EMBEDDINGS, {"input": "good"}).status_code == 200
+
+
+def test_among_many_inputs_too(faulty_embed_pool: Pool) -> None:
+    """A large answer is written in pieces: not before it is known that there will be all of them."""
+    error = error_of(faulty_embed_pool.post(EMBEDDINGS, {"input": ["good"] * 299 + [chr(NO_NUMBERS)]}), 500)
+    assert "input[299]" in error["message"]
     assert faulty_embed_pool.post(EMBEDDINGS, {"input": "good"}).status_code == 200
 
 
@@ -1270,3 +1285,52 @@ def test_strict_fields_refuse_what_is_not_known_and_take_all_that_is(start_pool:
 def test_unknown_fields_are_ignored_otherwise(client: httpx.Client) -> None:
     for path in (CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE):
         assert post(client, path, good(path, frobnicate={"a": [1, 2, {}]})).status_code == 200
+
+
+# ---- anything else -------------------------------------------------------------------------------------------------
+
+WORDS = ["", "a", "auto", "none", "user", "assistant", "tool", "function", "text", "\x00", "<|im_end|>", "5"]
+KEYS = ["role", "content", "type", "text", "function", "name", "tool_calls", "arguments", "parameters", "json_schema"]
+FIELDS = [
+    "messages",
+    "prompt",
+    "tokens",
+    "n",
+    "stop",
+    "tools",
+    "stream",
+    "logprobs",
+    "logit_bias",
+    "max_tokens",
+    "echo",
+]
+FIELDS += [
+    "chat_template_kwargs",
+    "documents",
+    "truncate_prompt_tokens",
+    "input_ids",
+    "response_format",
+    "seed",
+    "top_p",
+]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 300) | st.floats(0, 3) | st.sampled_from(WORDS) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"]), "content": ANYTHING})
+)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE])
+@given(document=st.dictionaries(st.sampled_from(FIELDS), ANYTHING | MESSAGES, max_size=4), is_good=st.booleans())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_nothing_that_a_client_can_send_is_more_than_a_4xx(
+    client: httpx.Client, path: str, document: dict[str, Any], is_good: bool
+) -> None:
+    response = post(client, path, good(path, **document) if is_good else document)
+    assert response.status_code == 200 or 400 <= response.status_code < 500, response.text
+    if response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream"):
+        assert response.text.endswith("data: [DONE]\n\n")
+        assert '"error"' not in response.text

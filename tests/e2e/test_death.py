@@ -25,6 +25,8 @@ Record = Callable[[str, object], None]
 
 TOLD_SECONDS = 2.0  # how soon after the engine's death everybody knows
 GONE_SECONDS = 5.0
+REFUSED_SECONDS = 10.0  # it takes 0.3 s on an idle machine; what it must not take is the engine's time to load
+LOADS_FOR_LONG = ("--", "--load-seconds", "60")
 
 
 def chat(content: str, max_tokens: int, *, stream: bool = True) -> dict[str, Any]:
@@ -102,8 +104,8 @@ def test_thirty_two_killed_api_servers_leave_neither_zombies_nor_descriptors_nor
         before = measure(pool)
         for _ in range(3):
             kill_all_api_servers(pool)
+        wait_for(lambda: measure(pool)["descriptors"] == before["descriptors"], 5, "as many descriptors as before")
         after = measure(pool)
-        assert after["descriptors"] == before["descriptors"]
         assert after["living"] == before["living"] == 10  # no zombie, nobody missing
         assert after["supervisor_bytes"] - before["supervisor_bytes"] < 2**20
         assert after["pool_bytes"] - before["pool_bytes"] < 8 * 2**20
@@ -123,6 +125,9 @@ def kill_all_api_servers(pool: Pool) -> None:
         for victim in victims:
             os.kill(victim["pid"], signal.SIGKILL)
         wait_for(lambda: all_replaced(pool, victims), 10, "new API servers in all slots")
+    with ExitStack() as stack:  # what an API server opens once, with its first connection, is opened now
+        for kept in [stack.enter_context(KeptConnection(pool.url)) for _ in victims]:
+            assert kept.get("/live").status == 200
     pool.wait_idle()
 
 
@@ -254,30 +259,33 @@ def wait_for_503(probe: KeptConnection) -> int:
     return wait_for(lambda: status if (status := health(probe)) != 200 else 0, TOLD_SECONDS, "an unhealthy pool")
 
 
-def test_an_engine_that_cannot_start_stops_the_pool_with_its_own_words() -> None:
-    done, seconds = serve_to_the_end("sim", "--engine", "sim", "--port", "0", "--", "--no-such-option")
+def test_an_engine_that_cannot_start_stops_the_pool_with_its_own_words(record_property: Record) -> None:
+    done, seconds = serve_to_the_end("sim", "--engine", "sim", "--port", "0", *LOADS_FOR_LONG, "--no-such-option")
     assert done.returncode == 3
     assert "unrecognized arguments: --no-such-option" in done.stderr
     assert "Traceback" not in done.stderr
-    assert seconds < 5
+    record_property("seconds", seconds)
+    assert seconds < REFUSED_SECONDS
 
 
 # ---- a start that cannot be ----
 
 
-def test_a_second_server_on_the_port_fails_at_once_with_one_line(seeded_pool: Pool) -> None:
+def test_a_second_server_on_the_port_fails_at_once_with_one_line(seeded_pool: Pool, record_property: Record) -> None:
     port = str(urlsplit(seeded_pool.url).port)
-    done, seconds = serve_to_the_end("sim", "--engine", "sim", "--port", port, "--", "--load-seconds", "60")
+    done, seconds = serve_to_the_end("sim", "--engine", "sim", "--port", port, *LOADS_FOR_LONG)
     assert done.returncode == 3
     assert done.stderr == f"apiserver: cannot listen on 127.0.0.1:{port}: Address already in use\n"
-    assert seconds < 3
+    record_property("seconds", seconds)
+    assert seconds < REFUSED_SECONDS
 
 
-def test_a_model_path_that_does_not_exist_fails_at_once_with_one_line(tmp_path: Path) -> None:
+def test_a_model_path_that_does_not_exist_fails_at_once_with_one_line(tmp_path: Path, record_property: Record) -> None:
     path = tmp_path / "no-such-model.gguf"
     done, seconds = serve_to_the_end(str(path), "--port", "0")
     assert done.returncode == 3
     complaints = [line for line in done.stderr.splitlines() if "listening on" not in line]
     assert len(complaints) == 1
     assert str(path) in complaints[0]
-    assert seconds < 3
+    record_property("seconds", seconds)
+    assert seconds < REFUSED_SECONDS

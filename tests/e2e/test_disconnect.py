@@ -110,7 +110,7 @@ def test_who_reads_nothing_and_leaves_is_forgotten(seeded_pool: Pool) -> None:
         assert in_flight(seeded_pool) == 1
     finally:
         request.reset()
-    wait_for(lambda: in_flight(seeded_pool) == 0, ABORT_SECONDS, "no request in flight")
+    wait_for(lambda: in_flight(seeded_pool) == 0, 5, "no request in flight")
 
 
 @pytest.mark.parametrize("inputs", ["one", ["one", "two", "three"]], ids=["one input", "a list of inputs"])

@@ -44,6 +44,8 @@ def refuses(pool: Pool) -> bool:
         socket.create_connection((where.hostname, where.port), timeout=1).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # the door was shut while this one stood in it
+        return False
     return False
 
 
@@ -58,6 +60,8 @@ def assert_all_gone(processes: list[psutil.Process]) -> None:
 def test_ten_streams_finish_while_new_connections_are_refused(start_pool: StartPool) -> None:
     with start_pool("--api-server-count", "4", engine=STEPS) as pool, ExitStack() as stack:
         children = pool.descendants()
+        directory = run_directory_of(children)
+        assert directory.is_dir()
         streams = open_streams(stack, pool, 10, max_tokens=60)
         pool.process.send_signal(signal.SIGTERM)
         wait_for(lambda: refuses(pool), 1, "a shut door")
@@ -66,7 +70,14 @@ def test_ten_streams_finish_while_new_connections_are_refused(start_pool: StartP
         assert [len(text) for text in texts] == [60] * 10
         assert pool.process.wait(5) == 0
         assert_all_gone(children)
+        assert not directory.exists()
         assert "Traceback" not in pool.log
+
+
+def run_directory_of(children: list[psutil.Process]) -> Path:
+    """Where the engine core was told to bind."""
+    arguments = next(process.cmdline() for process in children if "engine_bridge" in process.cmdline())
+    return Path(arguments[arguments.index("--address") + 1].removeprefix("ipc://")).parent
 
 
 def test_what_outlasts_the_limit_gets_an_error_and_the_exit_is_clean(start_pool: StartPool) -> None:
@@ -137,6 +148,14 @@ def test_a_pool_that_still_loads_stops_at_once(start_pool: StartPool) -> None:
         assert pool.process.wait(5) == 0
         assert time.monotonic() - began < 2
         assert_all_gone(children)
+
+
+def test_a_pool_that_has_hardly_begun_stops_cleanly(start_pool: StartPool) -> None:
+    """It may be loading its tokenizer, or forking: the exit code is the same."""
+    with start_pool("--api-server-count", "2", ready=False) as pool:
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.process.wait(5) == 0
+        assert "Traceback" not in pool.log
 
 
 def test_one_api_server_told_to_stop_drains_alone_and_is_replaced(start_pool: StartPool) -> None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.pool import Pool, running_pool
 from tests.raw_http import RawConnection, Reply, request
@@ -110,6 +112,14 @@ def test_a_broken_chunk_ends_the_request_with_a_400(strict_pool: Pool, chunk: by
         assert_refused(connection.reply(), 400, "Invalid HTTP request")
         assert connection.is_at_end()
     assert_serves(strict_pool)
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"x", b"GET ", b"POST /v1/completions HTTP/1.1\r\n"]))
+@settings(max_examples=100, deadline=None)
+def test_no_bytes_are_answered_by_silence_or_by_a_500(strict_pool: Pool, noise: bytes, beginning: bytes) -> None:
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(beginning + noise + b"\r\n\r\n")
+        assert 200 <= connection.reply().status < 500
 
 
 def test_nonsense_writes_nothing_into_the_log(strict_pool: Pool) -> None:

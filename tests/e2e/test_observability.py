@@ -113,7 +113,7 @@ def test_the_pool_shows_every_process_as_it_is(seeded_pool: Pool) -> None:
     assert engine["state"] == "ready"
     assert engine["seconds_since_heartbeat"] < 1.5
     for process in (*workers, engine, supervisor):
-        assert process["cpu_seconds"] > 0
+        assert process["cpu_seconds"] >= 0
         assert process["rss_bytes"] > process["uss_bytes"] > 0
         assert psutil.pid_exists(process["pid"])
 
@@ -192,8 +192,9 @@ def test_a_core_of_another_release_stops_the_start_and_the_log_says_why(
 ) -> None:
     """The engine core's interpreter alone finds another wire version; the API servers keep theirs."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
+        "import os, sys\n"
         "if 'engine_bridge' in sys.orig_argv:\n"
+        "    sys.path.insert(0, os.getcwd())\n"
         "    import engine_bridge.wire\n"
         "    engine_bridge.wire.WIRE_VERSION += 1\n"
     )

@@ -21,7 +21,7 @@ import uvloop
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-def _load(name: str) -> Any:
+def load_part(name: str) -> Any:
     """The scripts are no package that is installed; they find theirs beside them."""
     sys.path.insert(0, str(SCRIPTS))
     try:
@@ -30,13 +30,15 @@ def _load(name: str) -> Any:
         sys.path.remove(str(SCRIPTS))
 
 
-client, endpoints, load, parsing, processes, prompts, report, serving, stats = (
-    _load(name)
+bencher, client, endpoints, load, parsing, pool, processes, prompts, report, serving, stats = (
+    load_part(name)
     for name in (
+        "bencher",
         "client",
         "endpoints",
         "load",
         "parsing",
+        "pool",
         "processes",
         "prompts",
         "report",
@@ -185,7 +187,8 @@ def server() -> Iterator[Server]:
 
 def run(server: Server, *arguments: str) -> dict[str, Any]:
     options = serving.parse(["--url", server.url, "--input-tokens", "20", "--output-tokens", "5", *arguments])
-    return uvloop.run(serving.bench(options, client.Target.parse(options.url, api_key=options.api_key)))
+    target = client.Target.parse(options.url, api_key=options.api_key)
+    return uvloop.run(serving.bench(options, pool.Server(target, options.server_pid)))
 
 
 def notes(level: dict[str, Any]) -> list[str]:
@@ -297,13 +300,14 @@ def test_cpu_is_counted_by_role_also_of_processes_that_came_meanwhile() -> None:
 def test_roles_come_from_the_pool_and_a_child_of_the_engine_is_the_engine() -> None:
     document = {
         "processes": [
-            {"role": "supervisor", "slot": None, "pid": 7},
             {"role": "api", "slot": 3, "pid": 8},
             {"role": "api", "slot": 4, "pid": None},
         ],
         "engine": {"pid": 9},
+        "supervisor": {"pid": 10},
     }
-    assert processes.roles_from_pool(document) == {7: "supervisor", 8: "api-3", 9: "engine"}
+    roles = processes.roles_from_pool(document)
+    assert roles == {8: "api-3", 9: "engine", 10: "supervisor"}
     assert processes.roles_from_pool(None) == {}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         assert processes.roles_of_tree({}, root=child.pid) == {child.pid: "supervisor"}
@@ -370,9 +374,16 @@ def test_an_open_loop_counts_latency_from_the_scheduled_time(server: Server) -> 
 
 
 def test_a_closed_loop_counts_everything_it_asked_for(server: Server, tmp_path: Path) -> None:
+    output = tmp_path / "out.json"
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         server.pid = child.pid
-        document = run(server, "--requests", "40", "--concurrency", "1,4", "--repeat", "3", "--api-key", "secret")
+        arguments = ["--url", server.url, "--input-tokens", "20", "--output-tokens", "5", "--requests", "40"]
+        arguments += ["--concurrency", "1,4", "--repeat", "3", "--api-key", "secret", "--json", str(output)]
+        assert serving.main(arguments) == 0
+    document = json.loads(output.read_text())
+    assert "secret" not in output.read_text()
+    assert str(tmp_path) not in output.read_text()
+    assert document["machine"]["cores"] >= 1
     assert [level["load"] for level in document["levels"]] == ["1 client", "4 clients"]
     for level in document["levels"]:
         assert (level["succeeded"], level["failures"], notes(level)) == (120, {}, [])
@@ -387,9 +398,6 @@ def test_a_closed_loop_counts_everything_it_asked_for(server: Server, tmp_path: 
     assert len({body["messages"][0]["content"] for body in bodies}) == len(bodies)
     asked = {"max_tokens": 5, "temperature": 0, "ignore_eos": True, "stream_options": {"include_usage": True}}
     assert all(body.items() >= asked.items() for body in bodies)
-    report.write_json(tmp_path / "out.json", document)
-    assert "secret" not in (tmp_path / "out.json").read_text()
-    assert json.loads((tmp_path / "out.json").read_text())["machine"]["cores"] >= 1
 
 
 def test_an_open_loop_and_a_duration_run_to_their_end(server: Server) -> None:
@@ -492,12 +500,13 @@ def test_progress_without_a_terminal_is_a_line_at_the_end() -> None:
 
 
 def test_a_busy_client_is_said() -> None:
-    options = serving.parse(["--requests", "1"])
-    bench = serving.Bench(options, client.Target.parse("http://h", api_key=None), workload=None, http=None)
+    settings = bencher.RunSettings(endpoint="chat", input_tokens=20)
+    server = pool.Server(client.Target.parse("http://h", api_key=None), None)
+    bench = bencher.Bencher(settings, server, workload=None, http=None)
     spent = processes.Spent(
         wall_seconds=10.0, client_seconds=9.0, server_seconds={}, others_seconds=0.0, gone=["api-1"]
     )
-    notes = bench._notes([], spent, is_reused=False)
+    notes = bench.notes([], spent, is_reused=False)
     assert notes[0].startswith("the client used 90% of a core")
     assert notes[1].endswith("api-1")
 

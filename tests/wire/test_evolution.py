@@ -75,8 +75,9 @@ to_server: st.SearchStrategy[wire.ToServer] = st.one_of(
         st.none() | st.lists(logprobs, max_size=3).map(tuple),
         st.none() | st.lists(st.none() | logprobs, max_size=3).map(tuple),
         counts,
+        floats,
     ),
-    st.builds(wire.Embedding, ids, st.binary(max_size=40)),
+    st.builds(wire.Embedding, ids, st.binary(max_size=40), floats),
     st.builds(wire.Failure, ids, st.sampled_from(FailureKind), texts),
     st.builds(wire.EngineDown, texts),
 )

@@ -1,4 +1,6 @@
-"""The bytes of each message, per WIRE_VERSION. A change here is a change of the protocol: raise the version instead."""
+"""The bytes of each message, per WIRE_VERSION. Appending a field lengthens them: put the new bytes here, and the old ones
+among EARLIER. Any other change is another protocol: raise the version.
+"""
 
 from typing import Any, get_args
 
@@ -115,7 +117,7 @@ TO_SERVER: list[tuple[wire.ToServer, str]] = [
     ),
     (Rejected(1, "no"), "9193a17201a26e6f"),
     (Accepted((1, 2)), "9192a16b920102"),
-    (Output(1), "9198a16f01c400c0c0c0c000"),
+    (Output(1), "9199a16f01c400c0c0c0c000cb0000000000000000"),
     (
         Output(
             2,
@@ -125,15 +127,22 @@ TO_SERVER: list[tuple[wire.ToServer, str]] = [
             logprobs=(TokenLogprobs(-0.5, ((7, -0.5), (8, -1.5))),),
             prompt_logprobs=(None, TokenLogprobs(-2.0)),
             cached_tokens=3,
+            queued_seconds=0.25,
         ),
-        "9198a16f02c40c01000000020000002c01000000cd012c"
+        "9199a16f02c40c01000000020000002c01000000cd012c"
         "9192cbbfe0000000000000929207cbbfe00000000000009208cbbff8000000000000"
-        "92c092cbc0000000000000009003",
+        "92c092cbc0000000000000009003cb3fd0000000000000",
     ),
-    (Embedding(3, bytes.fromhex("0000803f")), "9193a17603c4040000803f"),
+    (Embedding(3, bytes.fromhex("0000803f"), 0.25), "9194a17603c4040000803fcb3fd0000000000000"),
     (Failure(4, FailureKind.OVERLOADED, "full"), "9194a1660401a466756c6c"),
     (EngineDown("bye"), "9192a164a3627965"),
 ]
+
+EARLIER: list[tuple[wire.ToServer, str]] = [
+    (Output(1), "9198a16f01c400c0c0c0c000"),  # before queued_seconds
+    (Embedding(3, bytes.fromhex("0000803f")), "9193a17603c4040000803f"),  # before queued_seconds
+]
+"""What this version looked like before fields were appended to it; it must always be readable."""
 
 
 def name_of(value: Any) -> str | None:
@@ -153,6 +162,11 @@ def test_a_message_to_the_core_has_its_bytes(message: wire.ToCore, golden: str) 
 @pytest.mark.parametrize(("message", "golden"), TO_SERVER, ids=name_of)
 def test_a_message_to_an_api_server_has_its_bytes(message: wire.ToServer, golden: str) -> None:
     assert wire.encode([message]).hex() == golden
+    assert wire.decode_to_server(bytes.fromhex(golden)) == [message]
+
+
+@pytest.mark.parametrize(("message", "golden"), EARLIER, ids=name_of)
+def test_what_this_version_once_was_can_still_be_read(message: wire.ToServer, golden: str) -> None:
     assert wire.decode_to_server(bytes.fromhex(golden)) == [message]
 
 

@@ -1,0 +1,77 @@
+"""A child of the supervisor: how it begins, and how it ended. Standard library only.
+
+A child leaves the terminal's process group (Ctrl-C reaches the supervisor alone, which drains), starts with no signal
+blocked, and dies with its parent, from its first line on.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Collection, Sequence
+from typing import NoReturn
+
+EXIT_CANNOT_START = 3
+_PR_SET_PDEATHSIG = 1
+
+log = logging.getLogger("apiserver.child")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def fork(action: Callable[[], int], *, blocked: Collection[signal.Signals]) -> int:
+    """A child that acts, and exits with what that returns; its pid. `blocked` are the signals that we block and it does
+    not. Raises OSError if there can be no child now."""
+    # A fork copies only the calling thread; locks that others hold would stay locked in the child for ever.
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise RuntimeError(f"the supervisor must have one thread when it forks, not {threads}")
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _live(action, parent, blocked)
+    return pid
+
+
+def _live(action: Callable[[], int], parent: int, blocked: Collection[signal.Signals]) -> NoReturn:
+    """Never returns into the parent's frames."""
+    code = EXIT_CANNOT_START
+    try:
+        os.setsid()
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(EXIT_CANNOT_START)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)  # until the child has handlers of its own
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        code = action()
+    except BaseException:
+        log.exception("a child of the pool failed")
+    finally:
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def exec_program(argv: Sequence[str], descriptors: Sequence[int]) -> NoReturn:
+    """Become another program, which inherits these descriptors. For a child's action."""
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    os.execv(argv[0], list(argv))
+
+
+def kill_group(pid: int) -> None:
+    """Whatever is left in the group that this child leads, or led."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code, as subprocess has them, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:  # most of the real-time ones have no name
+        return f"killed by signal {-code}"

@@ -1,0 +1,163 @@
+"""The supervisor alone, over processes that misbehave as no pool of ours should."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from apiserver.supervisor import SIGNALS, ExitCode
+from tests.pool import wait_for
+
+
+class Supervised:
+    """`tests.supervised` as a process; `log` is what it has said."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.process = process
+        self._output = output
+
+    @property
+    def log(self) -> str:
+        return self._output.read_text()
+
+    def wait_until_it_says(self, text: str) -> None:
+        wait_for(lambda: text in self.log, 5, f"{text!r} in the log")
+
+    def end(self, seconds: float = 5) -> int:
+        """Its exit code; no child of it may be left."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        code = self.process.wait(seconds)
+        wait_for(lambda: not any(map(is_alive, children)), 2, "the end of every child")
+        return code
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Grandchildren are reaped by somebody else, when it likes."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+@contextmanager
+def supervised(directory: Path, worker: str, engine: str = "ready") -> Iterator[Supervised]:
+    output = directory / "log"
+    with output.open("wb") as sink:
+        command = [sys.executable, "-u", "-m", "tests.supervised", worker, engine]
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+    try:
+        yield Supervised(process, output)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("worker", ["fail_to_boot", "fail_one_of_two"])
+def test_a_worker_that_cannot_boot_stops_the_pool(tmp_path: Path, worker: str) -> None:
+    with supervised(tmp_path, worker) as pool:
+        assert pool.process.wait(5) == 3
+        assert "the worker's own reason" in pool.log
+        assert "could not start; stopping the pool" in pool.log
+        assert "replacing" not in pool.log
+
+
+def test_a_worker_that_hangs_at_boot_stops_the_pool(tmp_path: Path) -> None:
+    with supervised(tmp_path, "hang_at_boot") as pool:
+        assert pool.process.wait(5) == 3
+        assert "has not moved for 1 s" in pool.log
+
+
+def test_workers_that_crash_at_once_are_a_crash_loop(tmp_path: Path) -> None:
+    with supervised(tmp_path, "crash") as pool:
+        assert pool.process.wait(5) == 5
+        assert "killed by SIGSEGV" in pool.log
+        assert "a crash loop" in pool.log
+
+
+def test_a_worker_that_fails_after_it_has_served_is_replaced(tmp_path: Path) -> None:
+    with supervised(tmp_path, "fail_after_serving") as pool:
+        pool.wait_until_it_says("ready")
+        assert pool.log.count("died (exit code 3)") == 2
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+def test_a_fork_that_fails_is_tried_again(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve_where_forks_fail") as pool:
+        pool.wait_until_it_says("ready")
+        psutil.Process(pool.process.pid).children()[-1].kill()
+        pool.wait_until_it_says("cannot fork API server")
+        wait_for(lambda: len(psutil.Process(pool.process.pid).children()) == 3, 5, "the engine and two workers")
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+def test_workers_that_do_not_listen_are_killed_in_the_end(tmp_path: Path) -> None:
+    with supervised(tmp_path, "be_deaf") as pool:
+        pool.wait_until_it_says("ready")
+        pool.process.send_signal(signal.SIGQUIT)
+        assert pool.end() == 0
+        assert "2 API servers did not stop in time; killing them" in pool.log
+
+
+def test_a_loading_engine_that_does_not_listen_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve", "deaf") as pool:
+        pool.wait_until_it_says("engine ")
+        grandchild = psutil.Process(int(re.findall(r"engine (\d+)", pool.log)[0]))
+        began = time.monotonic()
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+        assert time.monotonic() - began < 3
+        assert not is_alive(grandchild)
+
+
+def test_an_engine_that_ends_before_it_is_ready_could_not_start(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve", "dies") as pool:
+        assert pool.process.wait(5) == 3
+        assert "the engine core could not start (exit code 1)" in pool.log
+
+
+def test_workers_stop_and_restart_on_their_own_signal(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve") as pool:
+        pool.wait_until_it_says("ready")
+        worker = psutil.Process(pool.process.pid).children()[-1]
+        worker.send_signal(signal.SIGTERM)
+        pool.wait_until_it_says("was told to stop; replacing it")
+        pool.process.send_signal(signal.SIGHUP)
+        pool.wait_until_it_says("SIGHUP")
+        pool.process.send_signal(signal.SIGINT)
+        assert pool.end() == 0
+
+
+def test_a_paused_supervisor_does_not_blame_its_workers(tmp_path: Path) -> None:
+    """As in a paused container: everybody stood still, and nobody is at fault."""
+    with supervised(tmp_path, "serve") as pool:
+        pool.wait_until_it_says("ready")
+        everybody = [psutil.Process(pool.process.pid), *psutil.Process(pool.process.pid).children()]
+        for process in everybody:
+            process.suspend()
+        paused = time.monotonic()
+        wait_for(lambda: time.monotonic() - paused > 1.3, 2, "a pause longer than the limit")
+        for process in everybody:  # the supervisor first: it sees old heartbeats
+            process.resume()
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+        assert "has not moved" not in pool.log
+
+
+def test_it_does_not_fork_with_two_threads(tmp_path: Path) -> None:
+    with supervised(tmp_path, "two_threads") as pool:
+        assert pool.process.wait(5) == 1
+        assert "must have one thread when it forks, not 2" in pool.log
+
+
+def test_the_documentation_names_every_exit_code_and_signal() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "signals.md").read_text()
+    for code in ExitCode:
+        assert f"\n| {code.value} |" in text
+    for number in SIGNALS:
+        assert number.name in text or number is signal.SIGCHLD
