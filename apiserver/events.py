@@ -6,7 +6,7 @@ answer is the fold of the very events that a stream sends, so the two cannot dis
 
 from dataclasses import dataclass, field
 
-from engine_bridge.wire import FinishReason
+from engine_bridge.wire import FinishReason, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,15 @@ class Detokenized:
     text: str
 
 
-Event = Started | TextDelta | PromptScored | Finished | Embedded | Detokenized
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """One prompt's sampling params, as they would be sent with it."""
+
+    index: int
+    sampling_params: SamplingParams
+
+
+Event = Started | TextDelta | PromptScored | Finished | Embedded | Detokenized | Rendered
 
 
 @dataclass(slots=True)
@@ -114,6 +122,7 @@ class Result:
         self.choices: dict[int, Choice] = {}
         self.vectors: dict[int, bytes] = {}
         self.texts: dict[int, str] = {}
+        self.sampling_params: dict[int, SamplingParams] = {}
 
     def feed(self, event: Event) -> None:
         match event:
@@ -136,6 +145,8 @@ class Result:
                 self._choice(event.index).prompt_logprobs = event.logprobs
             case Detokenized():
                 self.texts[event.index] = event.text
+            case Rendered():
+                self.sampling_params[event.index] = event.sampling_params
 
     def _choice(self, index: int) -> Choice:
         choice = self.choices.get(index)

@@ -107,5 +107,16 @@ class DetokenizeJob:
     skip_special_tokens: bool = True
 
 
-Job = GenerateJob | EmbedJob | TokenizeJob | DetokenizeJob
+@dataclass(frozen=True, slots=True)
+class RenderJob:
+    """Everything up to the engine's door, and no further: what would be sent, or why it would be refused."""
+
+    generate: GenerateJob
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        return self.generate.prompts
+
+
+Job = GenerateJob | EmbedJob | TokenizeJob | DetokenizeJob | RenderJob
 """What the pipeline takes."""

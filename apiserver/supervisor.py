@@ -111,6 +111,7 @@ class Supervisor:
         self._last_tick = self._awake_since = time.monotonic()
 
     def run(self) -> int:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide every death from waitpid
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         self._start_engine()
         for slot in range(self._board.count):

@@ -22,11 +22,14 @@ from apiserver.protocol.chat_completions import ChatCompletion
 from apiserver.protocol.completions import Completion
 from apiserver.protocol.embeddings import Embeddings
 from apiserver.protocol.exchange import Exchange
+from apiserver.protocol.render import ChatRender, CompletionRender
 from apiserver.protocol.tokenize import Detokenize, Tokenize
 
 DIALECTS: dict[str, type[Exchange]] = {
     "/v1/chat/completions": ChatCompletion,
     "/v1/completions": Completion,
+    "/v1/chat/completions/render": ChatRender,
+    "/v1/completions/render": CompletionRender,
     "/v1/embeddings": Embeddings,
     "/tokenize": Tokenize,
     "/v1/tokenize": Tokenize,

@@ -137,7 +137,10 @@ class Connection(HttpToolsProtocol):
             if waited > self._settings.head_seconds:
                 self._refuse(RequestTimeout("The request's headers did not arrive in time."))
         elif self._phase is _BODY:
-            if waited > self._settings.body_seconds and not self.flow.read_paused:
+            # Nobody waits for the rest of a body whose request is answered; a drain less than others.
+            unwanted = self._answering is None
+            most = min(idle_seconds, self._settings.body_seconds) if unwanted else self._settings.body_seconds
+            if waited > most and not self.flow.read_paused:
                 self._refuse(RequestTimeout("The request's body stopped arriving."))
         elif self._answering is None and waited > self._most_idle(idle_seconds):
             self.transport.close()
@@ -257,8 +260,8 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase is not _HEAD:
-            # A trailer, which must not pass for a header of the request that has begun; or a header told before.
-            self._count_head(len(name) + len(value) + 4)
+            if not self._is_replaying:  # a trailer, which must not pass for a header of the request that has begun
+                self._count_head(len(name) + len(value) + 4)
             return
         self._head_bytes += len(name) + len(value) + 4  # checked when the head is whole, or what has arrived of it read
         name = name.lower()

@@ -7,7 +7,7 @@ import msgspec
 
 from apiserver.card import Card
 from apiserver.errors import ApiError, Internal, InvalidRequest, Unavailable
-from apiserver.events import Detokenized, Embedded, Event, Started
+from apiserver.events import Detokenized, Embedded, Event, Rendered, Started
 from apiserver.pipeline.capable import check_capable
 from apiserver.pipeline.decode import Decoder
 from apiserver.pipeline.lane import Lane
@@ -16,9 +16,10 @@ from apiserver.pipeline.prepare import (
     prepare_detokenize,
     prepare_embed,
     prepare_generate,
+    prepare_render,
     prepare_tokenize,
 )
-from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, TokenizeJob
+from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, RenderJob, TokenizeJob
 from apiserver.timings import Timings
 from engine_bridge.client import EngineClient, EngineUnavailable, Submission
 from engine_bridge.wire import (
@@ -56,6 +57,8 @@ class Pipeline:
                 return self._tokenize(job, card, timings)
             case DetokenizeJob():
                 return self._detokenize(job, card, timings)
+            case RenderJob():
+                return self._render(job, card, timings)
 
     async def _tokenize(self, job: TokenizeJob, card: Card, timings: Timings) -> Events:
         prompts = await self._lane.run(prepare_tokenize, job, card, timings)
@@ -64,6 +67,13 @@ class Pipeline:
     async def _detokenize(self, job: DetokenizeJob, card: Card, timings: Timings) -> Events:
         texts = await self._lane.run(prepare_detokenize, job, card, timings)
         yield [Started([]), *(Detokenized(index, text) for index, text in enumerate(texts))]
+
+    async def _render(self, job: RenderJob, card: Card, timings: Timings) -> Events:
+        _require(card.capabilities, "generate")
+        check_capable(job.generate.sampling_params, card.capabilities)
+        prepared = await self._lane.run(prepare_render, job, card, timings)
+        params = (Rendered(index, params) for index, params in enumerate(prepared.params))
+        yield [Started(prepared.prompts), *params]
 
     async def _embed(self, job: EmbedJob, card: Card, timings: Timings) -> Events:
         try:

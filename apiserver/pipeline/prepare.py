@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from apiserver.card import Card
 from apiserver.events import PreparedPrompt
 from apiserver.pipeline.preprocess import Preprocessor, Room, fill_max_tokens
-from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, TokenizeJob
+from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, RenderJob, TokenizeJob
 from apiserver.timings import Timings
 from engine_bridge.wire import SamplingParams, pack_ids
 
@@ -30,6 +30,13 @@ def prepare_generate(preprocessor: Preprocessor, job: GenerateJob, card: Card, t
         prompts = [_with_text(preprocessor, prompt, job.skip_special_tokens) for prompt in prompts]
     filled = [fill_max_tokens(job, len(prompt.token_ids), card) for prompt in prompts]
     return Prepared(prompts, _pack(prompts), filled)
+
+
+def prepare_render(preprocessor: Preprocessor, job: RenderJob, card: Card, timings: Timings) -> Prepared:
+    """As prepare_generate, with the text of prompts that came as ids: somebody wants to read it."""
+    prepared = prepare_generate(preprocessor, job.generate, card, timings)
+    prompts = [_with_text(preprocessor, prompt, skip_special_tokens=False) for prompt in prepared.prompts]
+    return Prepared(prompts, prepared.packed, prepared.params)
 
 
 def prepare_embed(preprocessor: Preprocessor, job: EmbedJob, card: Card, timings: Timings) -> Prepared:

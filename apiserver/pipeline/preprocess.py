@@ -19,7 +19,7 @@ from apiserver.tokenizer.template import RESERVED_VARIABLES, ChatTemplate
 from engine_bridge.wire import SamplingParams
 
 _FIELD = re.compile(r"messages\[\d+\][\w.\[\]]*")
-_SLACK_TOKENS = 64
+_SLACK_TOKENS = 128  # that a cut through a text may make too many: WordPiece looks at 100 characters of a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,23 @@ class Preprocessor:
     def _encode(
         self, text: str, add_special_tokens: bool, param: str, room: Room | None, truncation: Truncation | None
     ) -> list[int]:
-        if room is not None and truncation is None:
-            # Cheap refusal: no token stands for more bytes than the longest, so this text cannot fit however it is cut.
-            fewest = len(text) // self.tokenizer.longest_token_bytes
-            if fewest > room.max_model_len:
-                raise too_long(None, param, room)
+        if room is not None and truncation is None and self._cannot_fit(text, room):
+            raise too_long(None, param, room)
         if truncation is None or room is None:
             return self.encoder.encode(text, add_special_tokens=add_special_tokens)
         return self._encode_truncated(text, add_special_tokens, _most(truncation, room), truncation.side)
+
+    def _cannot_fit(self, text: str, room: Room) -> bool:
+        """The cheap refusal: of megabytes that cannot fit, the length tells, or the ids of a part."""
+        size = room.max_model_len * self.tokenizer.longest_token_bytes
+        if self.tokenizer.keeps_text:
+            return len(text) > size
+        while len(text) > size:
+            part = self.encoder.encode(text[:size], add_special_tokens=False)
+            if len(part) > room.max_model_len + _SLACK_TOKENS:
+                return True
+            size *= 8
+        return False
 
     def _encode_truncated(
         self, text: str, add_special_tokens: bool, most: int, side: Literal["left", "right"]
@@ -200,6 +209,8 @@ def _truncate(token_ids: list[int], truncation: Truncation | None, room: Room | 
 
 def _usable(text: str, param: str) -> str:
     """A lone surrogate has no UTF-8 form: no tokenizer can take it."""
+    if text.isascii():  # which Python knows; encoding 27 MB to find out would hold the GIL for 24 ms
+        return text
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,12 +1,12 @@
 """OpenAI completions: POST /v1/completions."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from apiserver.card import Card
-from apiserver.errors import ApiError, InvalidRequest
+from apiserver.errors import ApiError
 from apiserver.events import (
     Choice,
     Event,
@@ -19,44 +19,12 @@ from apiserver.events import (
     TokenLogprob,
 )
 from apiserver.protocol import openai
-from apiserver.protocol.constraints import Constraint, schema_text
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.completion_request import completion_job, read_completion
 from apiserver.protocol.exchange import Body, Chunk
-from apiserver.protocol.generation_fields import HARMLESS, IGNORED, SamplingFields
-from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import (
-    cache_salt,
-    check_logprobs,
-    check_n,
     check_stream_options,
-    client_request_id,
-    sampling_params,
-    stop_strings,
-    truncation,
 )
 from apiserver.requests import GenerateJob
-
-_DEFAULT_MAX_TOKENS = 16  # OpenAI's
-
-
-class CompletionFields(SamplingFields, kw_only=True):
-    prompt: str | list[Any] | None = None
-    echo: bool | None = None
-    logprobs: int | None = None
-    suffix: str | None = None
-    add_special_tokens: bool | None = None
-    json_schema: str | None = None
-    # Known, and refused unless harmless.
-    prompt_embeds: Any = None
-    custom_labels: Any = None
-
-
-HARMLESS_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = HARMLESS | {
-    "suffix": ("",),
-    "prompt_embeds": (),
-    "custom_labels": ({},),
-}
-_decoder = msgspec.json.Decoder(CompletionFields)
 
 
 class Completion:
@@ -65,11 +33,8 @@ class Completion:
     path = "/v1/completions"
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, CompletionFields, IGNORED)
+        fields = read_completion(raw, card)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_COMPLETIONS | {"best_of": (1, fields.n)})
         options = check_stream_options(fields)
         self.stream = bool(fields.stream)
         self._include_usage = bool(options.include_usage)
@@ -78,7 +43,7 @@ class Completion:
         self._with_prompt_logprobs = fields.prompt_logprobs is not None
         self._with_top = bool(fields.logprobs)
         self._as_ids = bool(fields.return_tokens_as_token_ids)
-        self._job = _job(fields, card)
+        self._job = completion_job(fields, card)
         self._id = openai.new_id("cmpl")
         self._created = openai.now()
         self._prompt_tokens = 0
@@ -198,57 +163,3 @@ class Completion:
     @staticmethod
     def error(error: ApiError) -> Any:
         return openai.error_document(error)
-
-
-def _job(fields: CompletionFields, card: Card) -> GenerateJob:
-    echo = bool(fields.echo)
-    _check_logprobs(fields, echo, card)
-    parsed = prompts(
-        cast(Any, fields.prompt), "prompt", card.limits.max_batch_prompts, fields.add_special_tokens is not False
-    )
-    params = sampling_params(fields, card, fields.logprobs, *_json_schema(fields))
-    if echo and fields.logprobs is not None and params.prompt_logprobs is None:
-        params = msgspec.structs.replace(params, prompt_logprobs=fields.logprobs)
-    return GenerateJob(
-        prompts=parsed,
-        sampling_params=params,
-        max_tokens=_max_tokens(fields, echo),
-        n=check_n(fields.n, len(parsed), card.limits),
-        stop=stop_strings(fields.stop, card.limits),
-        include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
-        skip_special_tokens=fields.skip_special_tokens is not False,
-        echo=echo,
-        with_token_ids=bool(fields.return_token_ids),
-        truncation=truncation(fields.truncate_prompt_tokens, fields.truncation_side, "left"),
-        client_request_id=client_request_id(fields.request_id, fields.rid),
-        priority=fields.priority or 0,
-        cache_salt=cache_salt(fields),
-    )
-
-
-def _max_tokens(fields: CompletionFields, echo: bool) -> int:
-    """None at all only where the prompt itself is the answer."""
-    if fields.max_tokens is None:
-        return _DEFAULT_MAX_TOKENS
-    check_range("max_tokens", fields.max_tokens, 0 if echo else 1, 2**63 - 1)
-    return fields.max_tokens
-
-
-def _check_logprobs(fields: CompletionFields, echo: bool, card: Card) -> None:
-    check_range("logprobs", fields.logprobs, 0, card.limits.max_logprobs)
-    check_logprobs("logprobs", fields.logprobs, card.capabilities)
-    if echo and fields.logprobs is not None and not card.capabilities.prompt_logprobs:
-        raise InvalidRequest(
-            f"echo with logprobs means those of the prompt too, which the engine ({card.capabilities.engine}) "
-            "does not give.",
-            param="echo",
-        )
-    if fields.prompt_logprobs is not None and fields.stream and not echo:
-        raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
-
-
-def _json_schema(fields: CompletionFields) -> list[Constraint]:
-    """SGLang's own field, beside those that chat has too."""
-    if fields.json_schema is None:
-        return []
-    return [Constraint("json_schema", "json_schema", schema_text(fields.json_schema, "json_schema"))]

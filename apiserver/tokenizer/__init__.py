@@ -31,7 +31,10 @@ class Tokenizer(Protocol):
     vocab_size: int
     """One more than the largest id, added tokens included."""
     longest_token_bytes: int
-    """No token stands for more bytes of text than this."""
+    """No token stands for more bytes of text than this, where the tokenizer keeps its text."""
+    keeps_text: bool
+    """Whether all of a text is in its tokens. Where white space is dropped, or a word of any length becomes one
+    [UNK], the length of a text says nothing about the number of its tokens."""
     special_ids: frozenset[int]
     """The ids that `skip_special_tokens` leaves out."""
     decoder_family: DecoderFamily

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
 
 from apiserver.tokenizer import DecoderFamily
+
+_MANY_IDS = 512  # of so many on, decoding lets go of the GIL
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2}|\+[0-9A-Fa-f])>")  # what the ByteFallback decoder takes for a byte
 
@@ -30,12 +33,13 @@ class HfTokenizer:
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        steps = _decoder_steps(backend)
+        steps = _steps(backend.decoder)
         self.decoder_family: DecoderFamily
         self.decoder_family, self.strips_leading_space = _decoder_family(steps)
         self.token_bytes: Callable[[int], bytes] = _byte_table(backend, steps).__getitem__
         falls_back = any(step["type"] == "ByteFallback" for step in steps)
         self._fallback_bytes = _FallbackTable(backend) if falls_back else None
+        self.keeps_text = _keeps_text(backend)
         self.longest_token_bytes = max((len(token.encode()) for token in vocabulary), default=1)
 
     @classmethod
@@ -55,7 +59,10 @@ class HfTokenizer:
         return self._backend.post_process(encoding, add_special_tokens=add_special_tokens).ids
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        if len(token_ids) < _MANY_IDS:
+            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        # `decode` holds the GIL: 36,000 ids would stop the loop for 20 ms, from whatever thread.
+        return self._backend.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
 
     def has_token(self, token_id: int) -> bool:
         return self._backend.id_to_token(token_id) is not None
@@ -64,18 +71,41 @@ class HfTokenizer:
         return None if self._fallback_bytes is None else self._fallback_bytes[token_id]
 
 
-def _decoder_steps(backend: Backend) -> list[dict[str, Any]]:
-    """The decoder's own description, as the list of its steps."""
-    if backend.decoder is None:
+def _steps(component: Any) -> list[dict[str, Any]]:
+    """A component's own description, as the list of its steps."""
+    if component is None:
         return []
-    state = cast(dict[str, Any], json.loads(backend.decoder.__getstate__()))
+    state = cast(dict[str, Any], json.loads(component.__getstate__()))
     return _flattened(state)
 
 
 def _flattened(step: dict[str, Any]) -> list[dict[str, Any]]:
     if step["type"] != "Sequence":
         return [step]
-    return [inner for outer in cast(list[dict[str, Any]], step["decoders"]) for inner in _flattened(outer)]
+    inner = next(value for value in step.values() if isinstance(value, list))  # each kind of component has its own name
+    return [flat for outer in cast(list[dict[str, Any]], inner) for flat in _flattened(outer)]
+
+
+def _keeps_text(backend: Backend) -> bool:
+    """See `apiserver.tokenizer.Tokenizer`; false where it is not certain."""
+    steps = [*_steps(backend.normalizer), *_steps(backend.pre_tokenizer)]
+    by_bytes = any(step["type"] == "ByteLevel" for step in steps)
+    # What strips white space beside itself takes any amount of it.
+    strips = any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values())
+    model = backend.model
+    return isinstance(model, BPE) and (by_bytes or model.byte_fallback) and not strips and all(map(_keeps, steps))
+
+
+def _keeps(step: dict[str, Any]) -> bool:
+    match step:
+        case {"type": "NFC" | "Prepend" | "ByteLevel" | "Digits" | "Metaspace"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}:
+            return True
+        case {"type": "Split", "behavior": behavior}:
+            return behavior != "Removed"
+        case _:
+            return False
 
 
 def _decoder_family(steps: list[dict[str, Any]]) -> tuple[DecoderFamily, bool]:

@@ -73,6 +73,7 @@ class Balance:
     ) -> dict[str, Any]:
         """The same while `busy` clients keep the pool busy: where the new ones went, and what that made in all."""
         await self._settle(0)
+        await asyncio.sleep(_CLOSING_SECONDS)
         running = asyncio.create_task(
             closed_loop(
                 self._target,

@@ -8,6 +8,7 @@ import base64
 import json
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -1241,6 +1242,22 @@ def test_one_failing_choice_does_not_touch_the_next_request_of_the_connection(fa
         for _ in range(20):
             error_of(post(client, CHAT, chat_of(FAILS_LATER)), 500)
             assert post(client, CHAT, chat_of(65)).json()["choices"][0]["message"]["content"] == "Aabcdef"
+
+
+def test_more_than_the_queue_holds_is_a_503_at_once_and_the_rest_is_served(start_pool: StartPool) -> None:
+    engine = ["--mode", "echo", "--max-running", "1", "--max-waiting", "3", "--step-ms", "50"]
+    with start_pool("--api-server-count", "2", engine=engine) as pool:
+        body = chat_of(65, max_tokens=4, ignore_eos=True)
+        with ThreadPoolExecutor(20) as executor, httpx.Client(base_url=pool.url, timeout=60) as client:
+            responses = list(executor.map(lambda _: post(client, CHAT, body), range(20)))
+        served = [response for response in responses if response.status_code == 200]
+        turned_away = [response for response in responses if response.status_code != 200]
+        assert len(served) >= 3
+        assert turned_away
+        for response in turned_away:
+            assert error_of(response, 503)["type"] == "ServiceUnavailableError"
+            assert int(response.headers["retry-after"]) >= 1
+        assert pool.post(CHAT, body).status_code == 200
 
 
 # ---- errors themselves (llama.cpp#9210) ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ STREAMS = 64
 TIE = 1e-3  # two tokens whose logprobs differ by less are as good as equal: batching changes float results
 
 WORDS = (
-    "river stone cloud lamp garden winter music bridge window coffee forest letter ocean candle market shadow".split()
+    ["river", "stone", "cloud", "lamp", "garden", "winter", "music", "bridge", "window", "coffee", "forest", "letter", "ocean", "candle", "market", "shadow"]
 )
 PROMPTS = [f"Write one sentence about a {WORDS[i % 16]} and the number {i}." for i in range(STREAMS)]
 

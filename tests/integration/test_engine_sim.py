@@ -69,7 +69,7 @@ def test_the_time_model_counts_steps_requests_and_prefilled_tokens() -> None:
         began = time.monotonic()
         await bench.ends(*bench.submit(*(bench.generate(PROMPT, max_tokens=2) for _ in range(2))))
         # prefill: 48 tokens at 1000/s; two steps of 10 ms and 5 ms for each of two requests
-        assert 0.088 <= time.monotonic() - began < 0.5
+        assert 0.088 <= time.monotonic() - began < 5
 
     with_sim(check, "--step-ms", "10", "--step-ms-per-request", "5", "--prefill-tokens-per-second", "1000")
 
@@ -119,7 +119,7 @@ def test_a_slow_fault_delays_one_step() -> None:
     async def check(bench: Bench) -> None:
         began = time.monotonic()
         await bench.ends(*bench.submit(bench.generate([BAD], max_tokens=3)))
-        assert 0.2 <= time.monotonic() - began < 1
+        assert 0.2 <= time.monotonic() - began < 5
 
     with_sim(check, "--fault", f"slow:{BAD}:0.2")
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,10 +44,13 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def supervised(directory: Path, worker: str, engine: str = "ready") -> Iterator[Supervised]:
+def supervised(
+    directory: Path, worker: str, engine: str = "ready", *, under: Sequence[str] = ()
+) -> Iterator[Supervised]:
+    """`under` is a command that execs ours."""
     output = directory / "log"
     with output.open("wb") as sink:
-        command = [sys.executable, "-u", "-m", "tests.supervised", worker, engine]
+        command = [*under, sys.executable, "-u", "-m", "tests.supervised", worker, engine]
         process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
     try:
         yield Supervised(process, output)
@@ -63,6 +66,15 @@ def test_a_worker_that_cannot_boot_stops_the_pool(tmp_path: Path, worker: str) -
         assert "the worker's own reason" in pool.log
         assert "could not start; stopping the pool" in pool.log
         assert "replacing" not in pool.log
+
+
+def test_a_parent_that_ignores_its_children_does_not_make_us_blind(tmp_path: Path) -> None:
+    """An ignored SIGCHLD is inherited, and with it the kernel reaps children before anybody can ask."""
+    ignore = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    with supervised(tmp_path, "crash", under=(sys.executable, "-c", ignore)) as pool:
+        assert pool.process.wait(5) == 5
 
 
 def test_a_worker_that_hangs_at_boot_stops_the_pool(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ ADDED = ["two words", "Ünï▁🎉", "é"]
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. The dog did not mind; the fox did it again and again.",
     "Der schnelle Fuchs springt über den trägen Hund. Schöne Grüße aus Köln!",
-    "敏捷的棕色狐狸跳过了懒狗。狗并不介意，狐狸又跳了一次。",  # noqa: RUF001
+    "敏捷的棕色狐狸跳过了懒狗。狗并不介意，狐狸又跳了一次。",
     "быстрая лиса прыгает через ленивую собаку",
     "👍🏽 👩‍👩‍👧 🎉🎉🎉 🇩🇪 é ñ",
     "def f(x):\n    return x + 1\n\n\nprint(f(2))\n",

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from apiserver.errors import ApiError
 from apiserver.protocol.chat_completions import ChatCompletion
-from apiserver.protocol.chat_completions import ChatFields as Chat
-from apiserver.protocol.completions import Completion, CompletionFields
+from apiserver.protocol.chat_request import ChatFields as Chat
+from apiserver.protocol.completion_request import CompletionFields
+from apiserver.protocol.completions import Completion
 from apiserver.protocol.embeddings import EmbeddingFields, Embeddings
 from apiserver.protocol.exchange import Exchange
 from apiserver.protocol.tokenize import Detokenize, DetokenizeFields, Tokenize, TokenizeFields

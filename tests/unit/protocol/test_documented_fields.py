@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from apiserver.card import Limits
-from apiserver.protocol import chat_completions, completions, conversation, embeddings, generation_fields, tokenize
+from apiserver.protocol import (
+    chat_request,
+    completion_request,
+    conversation,
+    embeddings,
+    generation_fields,
+    tokenize,
+)
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
 
@@ -34,8 +41,10 @@ def coded(
 
 def of_one_dialect_alone() -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
     shared = coded(generation_fields.SamplingFields, generation_fields.HARMLESS, generation_fields.IGNORED)
-    chat = coded(chat_completions.ChatFields, chat_completions.HARMLESS_IN_CHAT, chat_completions.IGNORED_IN_CHAT)
-    completion = coded(completions.CompletionFields, completions.HARMLESS_IN_COMPLETIONS, generation_fields.IGNORED)
+    chat = coded(chat_request.ChatFields, chat_request.HARMLESS_IN_CHAT, chat_request.IGNORED_IN_CHAT)
+    completion = coded(
+        completion_request.CompletionFields, completion_request.HARMLESS_IN_COMPLETIONS, generation_fields.IGNORED
+    )
     yield "What chat and completions both take", shared, {}
     yield "POST /v1/chat/completions", chat, shared
     yield "POST /v1/completions", completion, shared
