@@ -44,6 +44,7 @@ class PoolCell(IntEnum):
     DRAINING = 1
     STARTED = 2
     WORKER_DEATHS = 3
+    SLOTS_USED = 4  # no slot from here on was ever occupied
 
 
 BEAT_LIMIT_SECONDS = 1.5
@@ -113,6 +114,11 @@ class Slot:
         self.cells[Cell.HEARTBEAT] = now
         self.cells[Cell.STATE] = WorkerState.STARTING
 
+    def release(self) -> None:
+        """Its worker was retired and nobody follows here; the metrics still count."""
+        self.vacate()
+        self.cells[Cell.STATE] = WorkerState.EMPTY
+
     def vacate(self) -> None:
         """Its worker is dead; whoever balances by connections must not count them."""
         self.cells[Cell.STATE] = WorkerState.DEAD
@@ -156,8 +162,19 @@ class Board:
 
     @property
     def slots(self) -> list[Slot]:
-        """The slots that the pool uses now."""
-        return self._slots[: self.count]
+        """The slots that have, or should have, a worker now: as many as the count, a few more in a rolling restart."""
+        return [slot for slot in self.used_slots if slot.cells[Cell.STATE] != WorkerState.EMPTY]
+
+    @property
+    def used_slots(self) -> list[Slot]:
+        """Every slot that ever had a worker: their metrics are part of the pool's sum."""
+        return self._slots[: max(self.count, self._pool[PoolCell.SLOTS_USED])]
+
+    def free_slot(self) -> int:
+        """The lowest slot without a worker; it counts as used from now on."""
+        number = next(slot.number for slot in self._slots if slot.cells[Cell.STATE] == WorkerState.EMPTY)
+        self._pool[PoolCell.SLOTS_USED] = max(self._pool[PoolCell.SLOTS_USED], number + 1)
+        return number
 
     def slot(self, number: int) -> Slot:
         return self._slots[number]

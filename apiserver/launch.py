@@ -9,7 +9,7 @@ import socket
 import ssl
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -116,6 +116,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         created=int(time.time()),
         log_level=settings.log_level,
     )
+    shared = _Shared(settings, model, preloaded)
     command = EngineCommand(
         _engine_argv(settings, model, text, inline.tokenizer.vocab_size, engine_address(1), row_descriptor),
         (row_descriptor,),
@@ -123,18 +124,42 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
     supervisor = Supervisor(
         board,
         (listener,),
-        lambda slot: worker.run(preloaded, slot),
+        lambda slot: worker.run(shared.preloaded, slot),
         command,
         row,
         Patience(settings.drain_delay, settings.http.drain_seconds, settings.api_server_timeout),
         on_ready=lambda: _announce(
             settings, model, names, f"{text.choice.encoder_name} ({text.choice.reason})", board, row, _port(listener)
         ),
+        reload=shared.reload,
     )
     # What is alive now lives for ever and is shared: the collector need not touch (and so copy) its pages.
     gc.collect()
     gc.freeze()
     return supervisor.run()
+
+
+class _Shared:
+    """What every new worker inherits; SIGHUP renews the parts of it that come from files."""
+
+    def __init__(self, settings: ServeSettings, plan: _Plan, preloaded: worker.Preloaded) -> None:
+        self._settings = settings
+        self._plan = plan
+        self.preloaded = preloaded
+
+    def reload(self) -> bool:
+        """Read the chat template and the certificates again. False, and nothing changed, if one of them is broken."""
+        try:
+            text = _read_text(self._settings, self._plan)
+            inline, threaded = text.chat_template(), text.chat_template()
+            tls = _tls(self._settings.listen)
+        except (LaunchError, TokenizerError, TemplateError, OSError) as error:
+            log.error("SIGHUP: %s; everything stays as it is", error)
+            return False
+        self.preloaded.inline.template = inline
+        self.preloaded.threaded.template = threaded
+        self.preloaded = replace(self.preloaded, tls=tls)
+        return True
 
 
 def _bind(listen: ListenSettings) -> socket.socket:
@@ -209,9 +234,15 @@ class _Text:
     def preprocessor(self) -> Preprocessor:
         """A new one, with backends and a template environment of its own. Raises TemplateError."""
         tokenizer, encoder = self.choice.make()
-        special = self.files.special_tokens if self.files is not None else {}
-        template = ChatTemplate(self.template, special) if self.template is not None else None
-        return Preprocessor(tokenizer, encoder, template, special)
+        return Preprocessor(tokenizer, encoder, self.chat_template(), self._special_tokens)
+
+    def chat_template(self) -> ChatTemplate | None:
+        """Compiled, with an environment of its own. Raises TemplateError."""
+        return ChatTemplate(self.template, self._special_tokens) if self.template is not None else None
+
+    @property
+    def _special_tokens(self) -> dict[str, str]:
+        return self.files.special_tokens if self.files is not None else {}
 
 
 def _read_text(settings: ServeSettings, plan: _Plan) -> _Text:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from apiserver import child
 from apiserver.board import Board, Cell, WorkerState
+from apiserver.rolling import RollingRestart
 
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _TICK_SECONDS = 0.05
@@ -91,6 +92,7 @@ class Supervisor:
         engine_status: EngineStatus,
         patience: Patience,
         on_ready: Callable[[], None],
+        reload: Callable[[], bool],
     ) -> None:
         self._board = board
         self._listeners = listeners
@@ -99,11 +101,13 @@ class Supervisor:
         self._engine_status = engine_status
         self._patience = patience
         self._on_ready = on_ready
+        self._reload = reload
+        self._rolling = RollingRestart(board, self._fork_worker, self._retire_worker)
         self._workers: dict[int, int] = {}  # pid → slot
         self._vacant: dict[int, float] = {}  # slot → when to try its fork again
         self._engine_pid: int | None = None
         self._generation = 0
-        self._young_deaths = [0] * board.count  # in a row, by slot
+        self._young_deaths: dict[int, int] = {}  # in a row, by slot
         self._phase = _Phase.RUNNING
         self._deadline: float | None = None
         self._exit_code = ExitCode.STOPPED
@@ -126,7 +130,7 @@ class Supervisor:
                 case signal.SIGQUIT:
                     self._end(ExitCode.STOPPED)
                 case signal.SIGHUP:
-                    log.info("SIGHUP: nothing is read again in this version")
+                    self._on_hangup()
                 case _:
                     pass
             self._janitor(time.monotonic())
@@ -139,6 +143,19 @@ class Supervisor:
         self._board.slot(slot).occupy(self._generation)
         pid = child.fork(lambda: self._run_worker(slot), blocked=SIGNALS)
         self._workers[pid] = slot
+
+    def _retire_worker(self, slot: int) -> None:
+        for pid, number in self._workers.items():
+            if number == slot:
+                os.kill(pid, signal.SIGTERM)
+
+    def _on_hangup(self) -> None:
+        """Read again what may have changed, and replace the workers one by one; nobody's request fails by it."""
+        if self._phase is not _Phase.RUNNING:
+            return
+        if self._reload():
+            log.info("SIGHUP: replacing %d API servers one by one", len(self._workers))
+            self._rolling.begin()
 
     def _start_engine(self) -> None:
         command = self._engine_command
@@ -168,7 +185,14 @@ class Supervisor:
             if not self._workers:
                 self._stop_engine()
             return
-        if code == ExitCode.CANNOT_START and not has_served:
+        if self._rolling.on_exit(slot):
+            log.info("API server %d (pid %d) was retired", slot, pid)
+        elif slot == self._rolling.successor:
+            log.error(
+                "the new API server (pid %d) could not start (%s); the old ones stay", pid, child.how_it_ended(code)
+            )
+            self._rolling.give_up()
+        elif code == ExitCode.CANNOT_START and not has_served:
             log.error("API server %d (pid %d) could not start; stopping the pool", slot, pid)
             self._end(ExitCode.CANNOT_START)
         elif code == 0:
@@ -180,7 +204,7 @@ class Supervisor:
 
     def _on_worker_death(self, slot: int, *, was_young: bool) -> None:
         self._board.count_death()
-        self._young_deaths[slot] = self._young_deaths[slot] + 1 if was_young else 0
+        self._young_deaths[slot] = self._young_deaths.get(slot, 0) + 1 if was_young else 0
         if self._young_deaths[slot] < _CRASH_LOOP_DEATHS:
             self._replace(slot)
             return
@@ -265,8 +289,9 @@ class Supervisor:
             os.kill(self._engine_pid, signal.SIGTERM)
 
     def _signal_workers(self, number: int) -> None:
-        for pid in self._workers:
-            os.kill(pid, number)
+        for pid, slot in self._workers.items():
+            if number != signal.SIGTERM or slot not in self._rolling.retiring:  # told twice, it would hurry
+                os.kill(pid, number)
         if not self._workers:
             self._stop_engine()
 
@@ -279,6 +304,8 @@ class Supervisor:
         if self._phase is _Phase.RUNNING:
             self._say_ready()
             self._check_liveness(now)
+            if self._said_ready and self._rolling.step():
+                log.info("the rolling restart is complete")
             for slot in [slot for slot, due in self._vacant.items() if due <= now]:
                 self._replace(slot)
         if self._deadline is not None and now >= self._deadline:

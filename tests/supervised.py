@@ -126,6 +126,7 @@ def main(worker: str, engine: str) -> int:
             row,
             Patience(drain_delay=0, drain=0.2, liveness=1),
             on_ready=on_ready,
+            reload=lambda: True,
         )
         return supervisor.run()
 

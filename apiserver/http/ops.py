@@ -67,7 +67,7 @@ class Ops:
 
     async def metrics(self, call: Call) -> None:
         service = self._service
-        slots = [slot.metrics for slot in service.board.slots]
+        slots = [slot.metrics for slot in service.board.used_slots]
         text = service.metrics.render(slots, list(self._gauges()))
         await call.respond(200, text, b"text/plain; version=1.0.0; charset=utf-8")
 

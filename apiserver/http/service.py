@@ -83,7 +83,6 @@ class Service:
         """None if the pool should get traffic; else why not."""
         if self.board.is_draining:
             return "draining"
-        waiting = sum(1 for slot in self.board.slots if not slot.is_serving)
-        if waiting == self.board.count:
+        if not any(slot.is_serving for slot in self.board.slots):
             return "no API server is ready"
         return self.health()

@@ -14,7 +14,7 @@ encoder. Its rules, from the seeds of this project:
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
@@ -22,7 +22,7 @@ from apiserver.card import Card
 from apiserver.config import Order
 from apiserver.pipeline.pace import Pace
 from apiserver.pipeline.preprocess import Preprocessor
-from apiserver.requests import Job, Prompt
+from apiserver.requests import Job
 from apiserver.timings import Timings
 
 J = TypeVar("J", bound=Job)
@@ -52,7 +52,7 @@ class Lane:
         self, prepare: Callable[[Preprocessor, J, Card, Timings], T], job: J, card: Card, timings: Timings
     ) -> T:
         """The result of `prepare`, called with a preprocessor that nobody else uses meanwhile."""
-        if self._goes_inline(job.prompts):
+        if self._goes_inline(job):
             return prepare(self._inline, job, card, timings)
         queued = time.perf_counter()
 
@@ -62,12 +62,12 @@ class Lane:
 
         return await self._run_threaded(turn)
 
-    def _goes_inline(self, prompts: Sequence[Prompt]) -> bool:
+    def _goes_inline(self, job: Job) -> bool:
         if self._order == "inline":
             return True
         if self.outstanding and self._order == "arrival":
             return False
-        return self._pace.seconds(prompts) <= self._limit_seconds
+        return self._pace.seconds(job, self._limit_seconds) <= self._limit_seconds
 
     async def _run_threaded(self, work: Callable[[], T]) -> T:
         abandoned = False

@@ -82,8 +82,9 @@ def _steps(component: Any) -> list[dict[str, Any]]:
 def _flattened(step: dict[str, Any]) -> list[dict[str, Any]]:
     if step["type"] != "Sequence":
         return [step]
-    inner = next(value for value in step.values() if isinstance(value, list))  # each kind of component has its own name
-    return [flat for outer in cast(list[dict[str, Any]], inner) for flat in _flattened(outer)]
+    names = ("normalizers", "pretokenizers", "decoders")  # each kind of component has its own
+    steps = next(cast(list[dict[str, Any]], step[name]) for name in names if name in step)
+    return [inner for outer in steps for inner in _flattened(outer)]
 
 
 def _keeps_text(backend: Backend) -> bool:

@@ -1,7 +1,8 @@
 """A deterministic engine without a model: for tests, load tests and capacity planning.
 
 What it says is a function of the prompt, the seed and nothing else (`seeded`), or the prompt itself (`echo`, which
-scripts any sequence of ids through any API that takes token ids). How long it takes is a time model: a step costs
+scripts any sequence of ids through any API that takes token ids); `--arrival-log` writes down in which order requests
+came. How long it takes is a time model: a step costs
 `step_ms + step_ms_per_request * running + prefilled tokens / prefill_tokens_per_second`, and gives each running
 request `tokens_per_step` ids. Faults happen on demand: a prompt that holds a fault's token id sets it off.
 """
@@ -9,6 +10,7 @@ request `tokens_per_step` ids. Faults happen on demand: a prompt that holds a fa
 import argparse
 import array
 import asyncio
+import json
 import math
 import os
 import random
@@ -19,6 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from engine_bridge import wire
 from engine_bridge.engines import Answer, Emit, Key
@@ -81,6 +84,7 @@ class SimOptions:
     max_waiting: int = 0  # 0 = no limit
     load_seconds: float = 0.0
     faults: tuple[Fault, ...] = ()
+    arrival_log: Path | None = None
 
 
 @dataclass(slots=True)
@@ -113,6 +117,9 @@ class SimEngine:
         self._low, self._span = low, max(1, high - low)
         self._vectors: list[bytes] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        # A line at a time: whoever reads it while we run sees whole lines. Open as long as the process lives.
+        log = options.arrival_log
+        self._arrivals = log.open("w", buffering=1, encoding="utf-8") if log is not None else None
 
     async def start(self, emit: Emit) -> Capabilities:
         self._emit = emit
@@ -140,6 +147,7 @@ class SimEngine:
         options = self._options
         refused: list[tuple[Key, Answer]] = []
         for key, request in requests:
+            self._note(request)
             if isinstance(request, Generate) != (options.task == "generate"):
                 refused.append((key, Failure(key[1], FailureKind.INVALID, f"this engine can only {options.task}")))
             elif options.max_waiting and len(self._waiting) >= options.max_waiting:
@@ -149,6 +157,13 @@ class SimEngine:
         if refused:
             self._emit(refused)
         self._schedule()
+
+    def _note(self, request: Request) -> None:
+        """One line of the arrival log: how many prompt tokens, and a CRC-32 of their bytes on the wire."""
+        if self._arrivals is not None:
+            packed = request.prompt_token_ids
+            line = json.dumps({"prompt_tokens": len(packed) // 4, "crc": zlib.crc32(packed)})
+            self._arrivals.write(f"{line}\n")
 
     def abort(self, keys: Sequence[Key]) -> None:
         waiting = set(keys)
@@ -166,6 +181,8 @@ class SimEngine:
             self._stepping.cancel()
         self._running.clear()
         self._waiting.clear()
+        if self._arrivals is not None:
+            self._arrivals.close()
 
     # ---- the step ----
 
@@ -366,6 +383,7 @@ def create(model: str, arguments: list[str]) -> SimEngine:
     parser.add_argument("--max-waiting", type=int, default=defaults.max_waiting)
     parser.add_argument("--load-seconds", type=float, default=defaults.load_seconds)
     parser.add_argument("--fault", type=Fault.parse, action="append", default=[], help="KIND:TOKEN_ID[:AFTER]")
+    parser.add_argument("--arrival-log", type=Path, metavar="FILE", help="write a line of JSON for each request")
     options = parser.parse_args(arguments)
     values = vars(options)
     values["faults"] = tuple(values.pop("fault"))

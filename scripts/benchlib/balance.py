@@ -74,6 +74,7 @@ class Balance:
         """The same while `busy` clients keep the pool busy: where the new ones went, and what that made in all."""
         await self._settle(0)
         await asyncio.sleep(_CLOSING_SECONDS)
+        busy_now = asyncio.Event()
         running = asyncio.create_task(
             closed_loop(
                 self._target,
@@ -81,12 +82,16 @@ class Balance:
                 concurrency=busy,
                 until=None,
                 timeout_seconds=_TIMEOUT_SECONDS,
-                on_reply=lambda due, reply: None,
+                on_reply=lambda due, reply: busy_now.set(),
             )
         )
         new: list[list[int]] = []
         total: list[list[int]] = []
         try:
+            try:
+                await asyncio.wait_for(busy_now.wait(), _SETTLE_SECONDS)  # all are open then, and nobody has asked yet
+            except TimeoutError:
+                raise PoolError(f"none of {busy} clients got an answer") from None
             with Progress(title, total=trials) as progress:
                 for _ in range(trials):
                     before = await self._settle(busy)

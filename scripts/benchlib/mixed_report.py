@@ -106,7 +106,8 @@ def panels(document: dict[str, Any]) -> list[Panel]:
                     place = place.get(key, {})
                 values.append(place * 1000 if isinstance(place, float) else None)
             series[f"{name} long chats"] = values
-        return Bars(title=title, y_label="ms", categories=[*pairs], series=series, y_scale="log")
+        categories = [config.replace(", ", "\n") for config in pairs]
+        return Bars(title=title, y_label="ms", categories=categories, series=series, y_scale="log")
 
     return [
         bars("short chats: TTFT p50", "short", "ttft_seconds", "p50"),

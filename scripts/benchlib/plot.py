@@ -134,5 +134,5 @@ def _bars(place: Any, panel: Bars) -> None:
         else:
             place.bar_label(bars, fmt="%.3g", fontsize="x-small", padding=2)
     place.set_xticks(range(len(panel.categories)), panel.categories, fontsize="small")
-    if any(len(category) > 12 for category in panel.categories):
+    if any(len(line) > 12 for category in panel.categories for line in category.splitlines()):
         place.tick_params(axis="x", labelrotation=20)

@@ -1,4 +1,4 @@
-"""The bytes of each message, per WIRE_VERSION. Appending a field lengthens them: put the new bytes here, and the old ones
+"""The bytes of each message, per WIRE_VERSION. Appending a field lengthens them: put the new bytes here, the old ones
 among EARLIER. Any other change is another protocol: raise the version.
 """
 
