@@ -14,7 +14,21 @@ from tokenizers import Tokenizer
 
 from tests.unit.test_bench_serving import load_part
 
-arguments, balance, client, encoding, errors, footprint, load, mixed_configs = (
+(
+    arguments,
+    balance,
+    client,
+    encoding,
+    errors,
+    footprint,
+    load,
+    mixed_configs,
+    pool,
+    qwen,
+    server_timing,
+    texts,
+    tokenizer_files,
+) = (
     load_part(name)
     for name in (
         "arguments",
@@ -25,6 +39,11 @@ arguments, balance, client, encoding, errors, footprint, load, mixed_configs = (
         "footprint",
         "load",
         "mixed_configs",
+        "pool",
+        "qwen",
+        "server_timing",
+        "texts",
+        "tokenizer_files",
     )
 )
 

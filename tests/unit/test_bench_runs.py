@@ -11,7 +11,20 @@ import pytest
 
 from tests.unit.test_bench_serving import SCRIPTS, Server, load_part
 
-balance, embedding, embedding_report, encoding, errors, mixed = (
+(
+    balance,
+    embedding,
+    embedding_report,
+    encoding,
+    errors,
+    mixed,
+    overhead,
+    overhead_report,
+    plot,
+    report,
+    sizing,
+    sizing_report,
+) = (
     load_part(name)
     for name in (
         "balance",
@@ -20,6 +33,12 @@ balance, embedding, embedding_report, encoding, errors, mixed = (
         "encoding",
         "errors",
         "mixed",
+        "overhead",
+        "overhead_report",
+        "plot",
+        "report",
+        "sizing",
+        "sizing_report",
     )
 )
 
