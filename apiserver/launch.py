@@ -75,6 +75,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         model = _resolve(settings)
         text = _read_text(settings, model)
         inline, threaded = text.preprocessor(), text.preprocessor()
+        log.info("tokenizer backend %s: %s", text.choice.encoder_name, text.choice.reason)
         # Warmed before the fork: fastokens' first call takes 0.1 to 0.4 s and 40 MB of tables, which all workers share.
         measure(threaded.encoder)
         pace = measure(inline.encoder)

@@ -342,7 +342,7 @@ class Supervisor:
             log.error("API server %d (pid %d) has not moved for %.0f s; killing it", slot, pid, limit)
             row.set(Cell.HEARTBEAT, time.monotonic_ns())  # once is enough
             os.kill(pid, signal.SIGKILL)
-            if row.state is WorkerState.STARTING:
+            if row.state is WorkerState.STARTING and slot != self._rolling.successor:
                 self._end(ExitCode.CANNOT_START)
                 return
 

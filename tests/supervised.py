@@ -49,6 +49,14 @@ def crash(board: Board, slot: int) -> int:
     return 0
 
 
+def hang_as_a_successor(board: Board, slot: int) -> int:
+    return hang_at_boot(board, slot) if board.slot(slot).get(Cell.GENERATION) > COUNT else serve(board, slot)
+
+
+def fail_as_a_successor(board: Board, slot: int) -> int:
+    return fail_to_boot(board, slot) if board.slot(slot).get(Cell.GENERATION) > COUNT else serve(board, slot)
+
+
 def fail_after_serving(board: Board, slot: int) -> int:
     """The first of its slot; its successors are well."""
     row = board.slot(slot)
@@ -71,7 +79,17 @@ def be_deaf(board: Board, slot: int) -> int:
 
 WORKERS: dict[str, Callable[[Board, int], int]] = {
     function.__name__: function
-    for function in (serve, fail_to_boot, fail_one_of_two, hang_at_boot, crash, fail_after_serving, be_deaf)
+    for function in (
+        serve,
+        fail_to_boot,
+        fail_one_of_two,
+        hang_at_boot,
+        hang_as_a_successor,
+        fail_as_a_successor,
+        crash,
+        fail_after_serving,
+        be_deaf,
+    )
 }
 ENGINES = {
     "ready": "exec sleep 60",

@@ -39,7 +39,7 @@ DIALECTS: dict[str, type[Exchange]] = {
 OPEN_ROUTES = frozenset(("/health", "/ready", "/live", "/ping", "/metrics", "/version"))
 """The only routes without a key. Everything else is closed by default, also what is added later."""
 
-OPS_ROUTES = (*sorted(OPEN_ROUTES), "/pool", "/v1/models", "/v1/models/{model:path}")
+OPS_ROUTES = (*sorted(OPEN_ROUTES), "/pool", "/server_info", "/v1/models", "/v1/models/{model:path}")
 NO_ROUTE = "none"
 """What is asked for under no route's path. It wants a key like the rest: who has none learns nothing of the routes."""
 ROUTES = (*DIALECTS, *OPS_ROUTES, NO_ROUTE)
@@ -135,6 +135,7 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> 
         "/version": ops.version,
         "/metrics": ops.metrics,
         "/pool": ops.pool,
+        "/server_info": ops.server_info,
         "/v1/models": ops.models,
         "/v1/models/{model:path}": ops.model,
     }

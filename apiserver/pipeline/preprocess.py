@@ -103,7 +103,8 @@ class Preprocessor:
         if self.tokenizer.keeps_text:
             return len(text) > size
         while len(text) > size:
-            part = self.encoder.encode(text[:size], add_special_tokens=False)
+            # Without the white space at its end: what comes behind it may take that away.
+            part = self.encoder.encode(text[:size].rstrip(), add_special_tokens=False)
             if len(part) > room.max_model_len + _SLACK_TOKENS:
                 return True
             size *= 8

@@ -5,19 +5,13 @@ Payloads and readers were taken from the tools' own sources; a request is writte
 
 import base64
 import json
-import struct
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from tests.conftest import StartPool
 from tests.pool import Pool
-from tests.raw_http import RawConnection, request
 
 pytestmark = pytest.mark.e2e
 
@@ -464,56 +458,3 @@ def test_the_official_client_streams_completions_of_many_prompts(echo_pool: Pool
         for choice in chunk.choices:
             texts[choice.index] = texts.get(choice.index, "") + choice.text
     assert texts == {0: "one", 1: "one", 2: "two", 3: "two", 4: TEXT, 5: TEXT}
-
-
-# ---- many at once (huggingface/tokenizers#537, transformers#47085, t2v-transformers-models#123) ---------------------
-
-
-def all_at_once(pool: Pool, requests: list[tuple[str, dict[str, Any]]]) -> Iterator[httpx.Response]:
-    with httpx.Client(base_url=pool.url, timeout=60) as client, ThreadPoolExecutor(32) as executor:
-        yield from executor.map(lambda request: client.post(request[0], json=request[1]), requests)
-
-
-def test_tokenizing_and_chatting_at_once_borrows_nobodys_tokenizer(echo_pool: Pool) -> None:
-    requests: list[tuple[str, dict[str, Any]]] = []
-    for number in range(64):
-        text = f"{number} " * (1 + number * 20)
-        requests.append(("/tokenize", {"prompt": text, "add_special_tokens": bool(number % 2)}))
-        requests.append((CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 3}))
-        requests.append((COMPLETIONS, {"prompt": text, "truncate_prompt_tokens": 5, "max_tokens": 5}))
-    for (path, body), response in zip(requests, all_at_once(echo_pool, requests), strict=True):
-        assert response.status_code == 200, response.text
-        if path == "/tokenize":
-            assert bytes(response.json()["tokens"]).decode() == body["prompt"]
-        elif path == COMPLETIONS:
-            assert response.json()["choices"][0]["text"] == body["prompt"][-5:]
-
-
-def test_a_burst_of_batches_is_embedded_whole(embed_pool: Pool) -> None:
-    requests = [(EMBEDDINGS, {"input": [f"{number} {item}" for item in range(20)]}) for number in range(100)]
-    alone = {number: embed_pool.post(*requests[number]).json()["data"] for number in (0, 50, 99)}
-    for number, response in enumerate(all_at_once(embed_pool, requests)):
-        assert response.status_code == 200, response.text
-        assert len(response.json()["data"]) == 20
-        if number in alone:
-            assert response.json()["data"] == alone[number]
-
-
-def test_every_worker_encodes_after_the_fork_and_says_nothing_of_it(start_pool: StartPool) -> None:
-    """A tokenizer that used its threads before the fork warns in every child, or hangs there."""
-    with start_pool("--api-server-count", "4") as pool:
-        with ExitStack() as stack:  # each accepts where the fewest are open: eight are two for each
-            for connection in [stack.enter_context(RawConnection(pool.url)) for _ in range(8)]:
-                connection.send(request("POST", "/tokenize", json.dumps({"prompt": ["a b c"] * 20}).encode()))
-                assert connection.reply().status == 200
-            assert all(process["requests"] > 0 for process in pool.pool()["processes"])
-        assert "fork" not in pool.log.lower().replace("forked", "")
-        assert "parallelism" not in pool.log.lower()
-
-
-def test_a_vector_of_the_binary_form_is_where_its_metadata_says(embed_pool: Pool) -> None:
-    binary = embed_pool.post(EMBEDDINGS, {"input": ["a", "b"], "encoding_format": "bytes"})
-    floats = embed_pool.post(EMBEDDINGS, {"input": ["a", "b"]}).json()["data"]
-    for item, plain in zip(json.loads(binary.headers["metadata"])["data"], floats, strict=True):
-        part = binary.content[item["start"] : item["end"]]
-        assert list(struct.unpack(f"<{item['shape'][0]}f", part)) == pytest.approx(plain["embedding"], abs=1e-6)

@@ -203,3 +203,11 @@ def test_a_core_of_another_release_stops_the_start_and_the_log_says_why(
         assert pool.process.wait(10) == 3
         assert "the engine core refuses this API server: the engine core speaks wire version 2" in pool.log
         assert "could not start; stopping the pool" in pool.log
+
+
+def test_server_info_says_what_was_chosen_and_why(seeded_pool: Pool) -> None:
+    info = seeded_pool.get("/server_info").json()
+    assert info["tokenizer_backend"] == {"name": "hf", "reason": "one token a byte"}
+    assert info["tokenizer_backend"] == seeded_pool.pool()["tokenizer_backend"]
+    assert info["max_model_len"] == 4096
+    assert info["api_server_count"] == 4

@@ -1,0 +1,76 @@
+"""What a refusal looks like, and a good request of each route to follow it with."""
+
+import json
+from typing import Any
+
+import httpx
+
+from tests.pool import Pool
+
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
+GENERATING = (CHAT, COMPLETIONS)
+HI = [{"role": "user", "content": "Hi"}]
+GOOD: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": HI, "max_tokens": 5},
+    COMPLETIONS: {"prompt": "Hi", "max_tokens": 5},
+    EMBEDDINGS: {"input": "Hi"},
+    TOKENIZE: {"prompt": "Hi"},
+    DETOKENIZE: {"tokens": [72, 105]},
+}
+VOCABULARY = 259  # of the byte tokenizer: 256 bytes and three control tokens
+EMBED_LEN = 512
+CONTEXT = 20_000
+
+
+def one_connection(pool: Pool) -> httpx.Client:
+    return httpx.Client(base_url=pool.url, timeout=30.0, limits=httpx.Limits(max_connections=1))
+
+
+def post(client: httpx.Client, path: str, body: bytes | dict[str, Any]) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return client.post(path, content=content, headers={"content-type": "application/json"})
+
+
+def cpu_seconds(pool: Pool) -> float:
+    """What the API servers have used; their clock does not mind what else the machine does."""
+    return sum(process["cpu_seconds"] for process in pool.pool()["processes"])
+
+
+def local_port(response: httpx.Response) -> int:
+    return response.extensions["network_stream"].get_extra_info("client_addr")[1]
+
+
+def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
+    """The error document, whose shape and size are the same for every refusal."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert "x-request-id" in response.headers
+    document = response.json()
+    assert set(document) == {"error"}
+    error = document["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert 0 < len(error["message"]) <= 1000
+    assert error["param"] is None or len(error["param"]) <= 200
+    return error
+
+
+def refused(
+    client: httpx.Client, path: str, body: bytes | dict[str, Any], param: str | None, says: str = "", status: int = 400
+) -> dict[str, Any]:
+    """Refused for this reason, and the same connection is served a good request afterwards."""
+    response = post(client, path, body)
+    error = error_of(response, status)
+    assert error["param"] == param, error
+    assert says in error["message"], error
+    if status == 400:
+        assert error["type"] == "invalid_request_error"
+    again = post(client, path, GOOD[path])
+    assert again.status_code == 200, again.text
+    assert local_port(again) == local_port(response)
+    return error
+
+
+def good(path: str, **fields: Any) -> dict[str, Any]:
+    return {**GOOD[path], **fields}
