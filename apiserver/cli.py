@@ -12,7 +12,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsers = make_parsers()
     if words[:1] == ["serve"]:
         # Imported when it is needed: `apiserver --help` should not load a web framework.
-        from apiserver.launch import LaunchError, serve
+        from apiserver.launch import serve
+        from apiserver.launch_error import LaunchError
 
         try:
             return serve(parse_serve(parsers, words))

@@ -211,6 +211,8 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(f"--api-server-count must be 1 to {MAX_SLOTS}")
     if options.api_server_timeout < 1:
         parser.error("--api-server-timeout must be at least 1 second")
+    if any(not key for key in options.api_key or ()):
+        parser.error("--api-key must not be empty (an unset variable?)")
     if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
         parser.error("--ssl-certfile and --ssl-keyfile go together")
     if options.root_path and not options.root_path.startswith("/"):

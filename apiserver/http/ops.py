@@ -11,7 +11,6 @@ import psutil
 from apiserver import __version__
 from apiserver.board import Cell, PoolCell, Slot, WorkerState
 from apiserver.card import Card
-from apiserver.errors import NotFound
 from apiserver.http.call import Call
 from apiserver.http.service import Service
 from apiserver.metrics import Gauge
@@ -60,10 +59,7 @@ class Ops:
 
     async def model(self, call: Call) -> None:
         card = self._service.card()
-        name = call.path_params["model"]
-        if name not in card.names:
-            raise NotFound(f"The model '{name[:200]}' does not exist.", param="model", code="model_not_found")
-        await call.respond(200, _encode(_model(card, name)))
+        await call.respond(200, _encode(_model(card, card.resolve(call.path_params["model"]))))
 
     async def metrics(self, call: Call) -> None:
         service = self._service

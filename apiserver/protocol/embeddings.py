@@ -147,6 +147,8 @@ class Embeddings(Unary):
 
     def _binary(self, vectors: list[bytes], usage: dict[str, int]) -> Body:
         """The vectors as they came from the engine, one after another; vLLM's `metadata` header says where each is."""
+        for index, vector in enumerate(vectors):
+            _check_finite(vector, index)
         body = b"".join(vectors)
         if self._format == "bytes_only":
             return Body(body, "application/octet-stream")
@@ -191,15 +193,19 @@ def _check_dimensions(dimensions: int | None, card: Card) -> None:
         )
 
 
-def _as_floats(vector: bytes, index: int) -> list[float]:
-    floats = array.array("f")
-    floats.frombytes(vector)
-    values = floats.tolist()
-    if not math.isfinite(sum(values)):
+def _check_finite(vector: bytes, index: int) -> "array.array[float]":
+    """The vector as floats. Raises Internal naming the input whose vector holds what is no number."""
+    floats = array.array("f", vector)
+    if not math.isfinite(sum(floats)):
         raise Internal(f"input[{index}]: the engine gave a vector with values that are not numbers.")
-    return values
+    return floats
+
+
+def _as_floats(vector: bytes, index: int) -> list[float]:
+    return _check_finite(vector, index).tolist()
 
 
 def _as_base64(vector: bytes, index: int) -> msgspec.Raw:
     """Never through Python floats: bytes from the engine, base64 of them to the client."""
+    _check_finite(vector, index)
     return msgspec.Raw(b'"' + binascii.b2a_base64(vector, newline=False) + b'"')

@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 
 from tests.pool import Pool
+from tests.raw_http import RawConnection, Reply, request
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
@@ -18,6 +19,8 @@ GOOD: dict[str, dict[str, Any]] = {
     TOKENIZE: {"prompt": "Hi"},
     DETOKENIZE: {"tokens": [72, 105]},
 }
+HELLO = {"model": "sim", "messages": [{"role": "user", "content": "Hello"}]}
+HELLO_BODY = json.dumps(HELLO).encode()
 VOCABULARY = 259  # of the byte tokenizer: 256 bytes and three control tokens
 EMBED_LEN = 512
 CONTEXT = 20_000
@@ -74,3 +77,19 @@ def refused(
 
 def good(path: str, **fields: Any) -> dict[str, Any]:
     return {**GOOD[path], **fields}
+
+
+def assert_refused(reply: Reply, status: int, says: str = "") -> None:
+    """The same of a reply by the byte: in OpenAI's shape, whoever it was that refused."""
+    assert reply.status == status
+    assert reply.headers["content-type"] == ["application/json"]
+    assert set(reply.json()) == {"error"}
+    assert set(reply.error) == {"message", "type", "param", "code"}
+    assert says in reply.error["message"]
+
+
+def assert_answers(connection: RawConnection) -> None:
+    connection.send(request("POST", CHAT, HELLO_BODY))
+    reply = connection.reply()
+    assert reply.status == 200
+    assert "Hello" in reply.json()["choices"][0]["message"]["content"]

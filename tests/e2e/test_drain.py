@@ -80,8 +80,9 @@ def run_directory_of(children: list[psutil.Process]) -> Path:
     return Path(arguments[arguments.index("--address") + 1].removeprefix("ipc://")).parent
 
 
-def test_what_outlasts_the_limit_gets_an_error_and_the_exit_is_clean(start_pool: StartPool) -> None:
-    with start_pool("--api-server-count", "2", "--drain-timeout", "0.3", engine=STEPS) as pool, ExitStack() as stack:
+@pytest.mark.parametrize("limit", ["0.3", "0"])
+def test_what_outlasts_the_limit_gets_an_error_and_the_exit_is_clean(start_pool: StartPool, limit: str) -> None:
+    with start_pool("--api-server-count", "2", "--drain-timeout", limit, engine=STEPS) as pool, ExitStack() as stack:
         streams = open_streams(stack, pool, 10, max_tokens=3000)
         whole = stack.enter_context(OpenRequest(pool.url, "/v1/chat/completions", chat(3000, stream=False)))
         wait_for(lambda: pool.engine()["running"] == 11, 5, "eleven running requests")
@@ -91,6 +92,19 @@ def test_what_outlasts_the_limit_gets_an_error_and_the_exit_is_clean(start_pool:
         assert "shutting down" in whole.json()["error"]["message"]
         assert pool.process.wait(5) == 0
         assert "Traceback" not in pool.log
+
+
+def test_an_engine_that_dies_in_the_drain_is_told_to_everybody(start_pool: StartPool) -> None:
+    with start_pool("--api-server-count", "2", engine=STEPS) as pool, ExitStack() as stack:
+        engine = pool.engine()["pid"]
+        streams = open_streams(stack, pool, 4, max_tokens=3000)
+        pool.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: refuses(pool), 1, "a shut door")
+        os.kill(engine, signal.SIGKILL)
+        began = time.monotonic()
+        assert [error_of(stream.events())["code"] for stream in streams] == [503] * 4
+        assert time.monotonic() - began < 2
+        assert pool.process.wait(5) == 4
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGQUIT,)], ids=["twice", "SIGQUIT"])

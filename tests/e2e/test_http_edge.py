@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.e2e.refusals import CHAT, HELLO, HELLO_BODY, assert_answers, assert_refused
 from tests.pool import Pool, running_pool
-from tests.raw_http import RawConnection, Reply, request
+from tests.raw_http import RawConnection, request
 
 pytestmark = pytest.mark.e2e
 
-CHAT = "/v1/chat/completions"
-HELLO = {"model": "sim", "messages": [{"role": "user", "content": "Hello"}]}
-HELLO_BODY = json.dumps(HELLO).encode()
 BODY_LIMIT = 200_000
 
 
@@ -28,25 +26,9 @@ def strict_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
         yield pool
 
 
-def assert_refused(reply: Reply, status: int, says: str = "") -> None:
-    """In OpenAI's shape, whoever it was that refused."""
-    assert reply.status == status
-    assert reply.headers["content-type"] == ["application/json"]
-    assert set(reply.json()) == {"error"}
-    assert set(reply.error) == {"message", "type", "param", "code"}
-    assert says in reply.error["message"]
-
-
 def assert_serves(pool: Pool) -> None:
     with RawConnection(pool.url) as connection:
         assert_answers(connection)
-
-
-def assert_answers(connection: RawConnection) -> None:
-    connection.send(request("POST", CHAT, HELLO_BODY))
-    reply = connection.reply()
-    assert reply.status == 200
-    assert "Hello" in reply.json()["choices"][0]["message"]["content"]
 
 
 # ---- what is no HTTP ----

@@ -1,35 +1,14 @@
 """What few clients do and all may: odd types and encodings, expectations and upgrades, every method and path."""
 
 import gzip
-import json
 
 import pytest
 
+from tests.e2e.refusals import CHAT, HELLO_BODY, assert_answers, assert_refused
 from tests.pool import Pool
-from tests.raw_http import RawConnection, Reply, request
+from tests.raw_http import RawConnection, request
 
 pytestmark = pytest.mark.e2e
-
-CHAT = "/v1/chat/completions"
-HELLO = {"model": "sim", "messages": [{"role": "user", "content": "Hello"}]}
-HELLO_BODY = json.dumps(HELLO).encode()
-
-
-def assert_refused(reply: Reply, status: int, says: str = "") -> None:
-    """In OpenAI's shape, whoever it was that refused."""
-    assert reply.status == status
-    assert reply.headers["content-type"] == ["application/json"]
-    assert set(reply.json()) == {"error"}
-    assert set(reply.error) == {"message", "type", "param", "code"}
-    assert says in reply.error["message"]
-
-
-def assert_answers(connection: RawConnection) -> None:
-    connection.send(request("POST", CHAT, HELLO_BODY))
-    reply = connection.reply()
-    assert reply.status == 200
-    assert "Hello" in reply.json()["choices"][0]["message"]["content"]
-
 
 # ---- content types and encodings ----
 

@@ -30,6 +30,9 @@ class Supervised:
     def wait_until_it_says(self, text: str) -> None:
         wait_for(lambda: text in self.log, 5, f"{text!r} in the log")
 
+    def children(self) -> set[psutil.Process]:
+        return set(psutil.Process(self.process.pid).children())
+
     def end(self, seconds: float = 5) -> int:
         """Its exit code; no child of it may be left."""
         children = psutil.Process(self.process.pid).children(recursive=True)
@@ -139,9 +142,33 @@ def test_workers_stop_and_restart_on_their_own_signal(tmp_path: Path) -> None:
         worker = psutil.Process(pool.process.pid).children()[-1]
         worker.send_signal(signal.SIGTERM)
         pool.wait_until_it_says("was told to stop; replacing it")
-        pool.process.send_signal(signal.SIGHUP)
-        pool.wait_until_it_says("SIGHUP")
         pool.process.send_signal(signal.SIGINT)
+        assert pool.end() == 0
+
+
+def test_a_hangup_replaces_the_workers_one_by_one(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve") as pool:
+        pool.wait_until_it_says("ready")
+        before = pool.children()
+        pool.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: pool.log.count("was retired") == 2, 5, "two retired workers")
+        assert "the rolling restart is complete" in pool.log
+        assert len(pool.children()) == 3
+        assert len(pool.children() & before) == 1  # the engine
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+@pytest.mark.parametrize("worker", ["fail_as_a_successor", "hang_as_a_successor"])
+def test_a_successor_that_cannot_start_leaves_the_old_workers(tmp_path: Path, worker: str) -> None:
+    with supervised(tmp_path, worker) as pool:
+        pool.wait_until_it_says("ready")
+        before = pool.children()
+        pool.process.send_signal(signal.SIGHUP)
+        pool.wait_until_it_says("the old ones stay")
+        wait_for(lambda: pool.children() == before, 2, "the old processes alone")
+        assert pool.process.poll() is None
+        pool.process.send_signal(signal.SIGTERM)
         assert pool.end() == 0
 
 

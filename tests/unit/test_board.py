@@ -26,21 +26,37 @@ def test_a_count_out_of_range_is_refused(count: int) -> None:
         Board(count)
 
 
-def test_the_pool_has_as_many_slots_as_it_was_made_for() -> None:
-    board = Board(3)
+def test_the_pool_shows_the_slots_that_somebody_lives_in_and_sums_over_all_that_were_ever_used() -> None:
+    board = Board(2)
+    assert board.slots == []
+    assert [slot.number for slot in board.used_slots] == [0, 1]
+    for slot in board.used_slots:
+        serve(slot)
+    third = board.free_slot()
+    assert third == 2
+    serve(board.slot(third))
     assert [slot.number for slot in board.slots] == [0, 1, 2]
-    assert [slot.state for slot in board.slots] == [WorkerState.EMPTY] * 3
-    assert len(Board(MAX_SLOTS).slots) == MAX_SLOTS
+    board.slot(0).release()
+    assert [slot.number for slot in board.slots] == [1, 2]
+    assert [slot.number for slot in board.used_slots] == [0, 1, 2]
+    assert board.free_slot() == 0
+    assert board.count == 2
+
+
+def test_a_dead_workers_slot_is_not_free() -> None:
+    board = Board(1)
+    serve(board.slot(0)).vacate()
+    assert board.free_slot() == 1
 
 
 def test_slots_share_no_memory() -> None:
     board = Board(MAX_SLOTS)
-    for slot in board.slots:
+    for slot in board.used_slots:
         for cell in Cell:
-            slot.set(cell, 1000 * slot.number + cell)
+            slot.set(cell, 5 * slot.number + cell)
         slot.metrics[0] = slot.metrics[METRIC_CELLS - 1] = slot.number
-    for slot in board.slots:
-        assert [slot.get(cell) for cell in Cell] == [1000 * slot.number + cell for cell in Cell]
+    for slot in board.used_slots:
+        assert [slot.get(cell) for cell in Cell] == [5 * slot.number + cell for cell in Cell]
         assert slot.metrics[0] == slot.metrics[METRIC_CELLS - 1] == slot.number
     assert board.count == MAX_SLOTS
     assert not board.is_draining
@@ -80,7 +96,7 @@ def test_a_new_worker_finds_a_clean_slot_but_its_predecessors_metrics() -> None:
 
 def test_the_fewest_connections_are_asked_first() -> None:
     board = Board(3)
-    for slot, connections in zip(board.slots, (2, 3, 1), strict=True):
+    for slot, connections in zip(board.used_slots, (2, 3, 1), strict=True):
         serve(slot, connections=connections)
     assert [[other.number for other in board.less_loaded(slot)] for slot in board.slots] == [[2], [0, 2], []]
 
@@ -105,7 +121,7 @@ def test_a_worker_that_stands_still_is_not_waited_for() -> None:
 def test_the_pool_is_connected_when_every_responsive_worker_is() -> None:
     board = Board(3)
     assert board.is_connected(1)  # nobody who could not serve
-    first, second, third = (serve(slot) for slot in board.slots)
+    first, second, third = [serve(slot) for slot in board.used_slots]
     assert board.is_connected(1)
     assert not board.is_connected(2)  # a new engine that nobody has met
     second.set(Cell.ENGINE_EPOCH, 0)

@@ -28,7 +28,7 @@ class Pool:
         return self.metrics
 
     def samples(self, *gauges: Gauge) -> list[Sample]:
-        text = self.metrics.render([slot.metrics for slot in self.board.slots], gauges).decode()
+        text = self.metrics.render([slot.metrics for slot in self.board.used_slots], gauges).decode()
         return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
     def value(self, name: str, **labels: str) -> float:

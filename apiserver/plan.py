@@ -1,0 +1,115 @@
+"""What is served: the model's files, its tokenizer and chat template, and the engine's command line."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from apiserver import models
+from apiserver.flags import ServeSettings
+from apiserver.launch_error import LaunchError
+from apiserver.pipeline.preprocess import Preprocessor
+from apiserver.tokenizer.backends import TokenizerChoice, choose
+from apiserver.tokenizer.byte import CHAT_TEMPLATE, byte_tokenizer_json
+from apiserver.tokenizer.source import TokenizerFiles, prepare
+from apiserver.tokenizer.template import ChatTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is served: the engine with its model, and where the tokenizer is (None: one token a byte)."""
+
+    name: str
+    path: str
+    engine: str
+    tokenizer: str | None
+    chat_template: str | None = None
+
+
+def resolve(settings: ServeSettings) -> Plan:
+    """Which files, fetched if need be. Raises ModelError or LaunchError."""
+    if settings.engine == "sim":
+        return Plan(settings.model, settings.model, "sim", settings.tokenizer)
+    model = models.resolve(settings.model, engine=None if settings.engine == "auto" else settings.engine)
+    if model.engine not in ("llamacpp", "onnx"):
+        raise LaunchError(f"{settings.model} wants the engine {model.engine}, which this version does not have yet")
+    if model.demo is not None:
+        models.fetch(model.demo.name)
+    template = models.data_file(model.demo.chat_template) if model.demo and model.demo.chat_template else None
+    return Plan(model.name, model.path, model.engine, settings.tokenizer or model.tokenizer, template)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """What the model's text is made of: the tokenizer choice, its files, and the chat template's source."""
+
+    choice: TokenizerChoice
+    files: TokenizerFiles | None
+    template: str | None
+
+    def preprocessor(self) -> Preprocessor:
+        """A new one, with backends and a template environment of its own. Raises TemplateError."""
+        tokenizer, encoder = self.choice.make()
+        return Preprocessor(tokenizer, encoder, self.chat_template(), self._special_tokens)
+
+    def chat_template(self) -> ChatTemplate | None:
+        """Compiled, with an environment of its own. Raises TemplateError."""
+        return ChatTemplate(self.template, self._special_tokens) if self.template is not None else None
+
+    @property
+    def _special_tokens(self) -> dict[str, str]:
+        return self.files.special_tokens if self.files is not None else {}
+
+
+def read_text(settings: ServeSettings, plan: Plan) -> ModelText:
+    if plan.tokenizer is None:  # only the simulated engine speaks without one: one token a byte
+        choice, files, template = TokenizerChoice(byte_tokenizer_json(), "hf", "one token a byte"), None, CHAT_TEMPLATE
+    else:
+        cache = models.cache_root() / "tokenizers"
+        files = prepare(plan.tokenizer, cache)
+        choice = choose(files.tokenizer_json, settings.tokenizer_backend, cache)
+        template = files.chat_template
+    better = settings.chat_template or plan.chat_template
+    return ModelText(choice, files, _read_template(better) if better is not None else template)
+
+
+def _read_template(source: str) -> str:
+    """A file, or the template itself (as vLLM has it)."""
+    if "{{" in source or "{%" in source:
+        return source
+    return Path(source).read_text(encoding="utf-8")
+
+
+def engine_argv(
+    settings: ServeSettings,
+    model: Plan,
+    text: ModelText,
+    vocab_size: int,
+    address: str,
+    row_descriptor: int,
+) -> list[str]:
+    """The engine core's command line; what the user wrote after `--` comes last, so it wins."""
+    ours: list[str] = []
+    if model.engine == "sim":
+        ours += ["--vocab-size", str(vocab_size)]
+        if text.files is not None and text.files.eos_token_ids:
+            ours += ["--eos-token-id", str(text.files.eos_token_ids[0])]
+    if settings.max_model_len is not None:
+        ours += ["--max-model-len", str(settings.max_model_len)]
+    return [
+        sys.executable,
+        "-m",
+        "engine_bridge",
+        "--engine",
+        model.engine,
+        "--model",
+        model.path,
+        "--address",
+        address,
+        "--epoch",
+        "1",
+        "--status-fd",
+        str(row_descriptor),
+        "--",
+        *ours,
+        *settings.engine_arguments,
+    ]
