@@ -122,7 +122,7 @@ def running_pool(
         url = wait_for(lambda: _url(process, output), START_SECONDS, "the pool's address")
         pool = Pool(process, url, output)
         if ready:
-            wait_for(lambda: "Try it:" in output.read_text(errors="replace"), START_SECONDS, "a ready pool")
+            wait_for(lambda: "Try it:" in _said(process, output), START_SECONDS, "a ready pool")
         yield pool
     finally:
         if pool is not None:
@@ -130,12 +130,20 @@ def running_pool(
         _end(process)
 
 
-def _url(process: subprocess.Popen[bytes], output: Path) -> str | None:
+def _said(process: subprocess.Popen[bytes], output: Path) -> str:
+    """What it has written so far; it must not have ended."""
     text = output.read_text(errors="replace")
     if process.poll() is not None:
         raise AssertionError(f"the pool ended with {process.returncode}:\n{text}")
-    found = re.search(r"listening on (\S+)", text)
-    return found.group(1) if found else None
+    return text
+
+
+def _url(process: subprocess.Popen[bytes], output: Path) -> str | None:
+    found = re.search(r"listening on (\S+)", output.read_text(errors="replace"))
+    if found is None:
+        _said(process, output)  # for its complaint
+        return None
+    return found.group(1)  # also if it has ended meanwhile: that may be what the test wants
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

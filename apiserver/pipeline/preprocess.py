@@ -19,6 +19,7 @@ from apiserver.tokenizer.template import RESERVED_VARIABLES, ChatTemplate
 from engine_bridge.wire import SamplingParams
 
 _FIELD = re.compile(r"messages\[\d+\][\w.\[\]]*")
+_CHARACTERS_PER_TOKEN = 8  # more than most text has
 _SLACK_TOKENS = 128  # that a cut through a text may make too many: WordPiece looks at 100 characters of a word
 
 
@@ -99,9 +100,9 @@ class Preprocessor:
 
     def _cannot_fit(self, text: str, room: Room) -> bool:
         """The cheap refusal: of megabytes that cannot fit, the length tells, or the ids of a part."""
-        size = room.max_model_len * self.tokenizer.longest_token_bytes
         if self.tokenizer.keeps_text:
-            return len(text) > size
+            return len(text) > room.max_model_len * self.tokenizer.longest_token_bytes
+        size = room.max_model_len * _CHARACTERS_PER_TOKEN
         while len(text) > size:
             # Without the white space at its end: what comes behind it may take that away.
             part = self.encoder.encode(text[:size].rstrip(), add_special_tokens=False)

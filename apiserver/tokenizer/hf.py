@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -39,7 +39,7 @@ class HfTokenizer:
         self.token_bytes: Callable[[int], bytes] = _byte_table(backend, steps).__getitem__
         falls_back = any(step["type"] == "ByteFallback" for step in steps)
         self._fallback_bytes = _FallbackTable(backend) if falls_back else None
-        self.keeps_text = _keeps_text(backend)
+        self.keeps_text = _keeps_text(backend, vocabulary)
         self.longest_token_bytes = max((len(token.encode()) for token in vocabulary), default=1)
 
     @classmethod
@@ -87,14 +87,17 @@ def _flattened(step: dict[str, Any]) -> list[dict[str, Any]]:
     return [inner for outer in steps for inner in _flattened(outer)]
 
 
-def _keeps_text(backend: Backend) -> bool:
+def _keeps_text(backend: Backend, vocabulary: Mapping[str, int]) -> bool:
     """See `apiserver.tokenizer.Tokenizer`; false where it is not certain."""
     steps = [*_steps(backend.normalizer), *_steps(backend.pre_tokenizer)]
-    by_bytes = any(step["type"] == "ByteLevel" for step in steps)
     # What strips white space beside itself takes any amount of it.
     strips = any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values())
-    model = backend.model
-    return isinstance(model, BPE) and (by_bytes or model.byte_fallback) and not strips and all(map(_keeps, steps))
+    if strips or not isinstance(backend.model, BPE) or not all(map(_keeps, steps)):
+        return False
+    # A byte that the vocabulary does not have is left out (SmolLM2 lacks twenty).
+    by_bytes = any(step["type"] == "ByteLevel" for step in steps)
+    known = vocabulary.keys() >= _ALPHABET.keys() if by_bytes else vocabulary.keys() >= _BYTE_TOKENS
+    return known and (by_bytes or backend.model.byte_fallback)
 
 
 def _keeps(step: dict[str, Any]) -> bool:
@@ -142,10 +145,12 @@ def _byte_level_alphabet() -> dict[str, int]:
     return alphabet
 
 
+_ALPHABET = _byte_level_alphabet()
+_BYTE_TOKENS = {f"<0x{byte:02X}>" for byte in range(256)}
+
+
 class _ByteLevelTable(dict[int, bytes]):
     """Token id → bytes, filled as ids are seen: a whole vocabulary would cost megabytes in every process."""
-
-    _alphabet = _byte_level_alphabet()
 
     def __init__(self, backend: Backend) -> None:
         super().__init__()
@@ -154,7 +159,7 @@ class _ByteLevelTable(dict[int, bytes]):
     def __missing__(self, token_id: int) -> bytes:
         token = self._backend.id_to_token(token_id) or ""
         try:
-            raw = bytes([self._alphabet[character] for character in token])
+            raw = bytes([_ALPHABET[character] for character in token])
         except KeyError:  # an added token with other characters stands for itself
             raw = token.encode()
         self[token_id] = raw
