@@ -157,7 +157,8 @@ def test_api_servers_that_die_as_soon_as_they_live_stop_the_pool(start_pool: Sta
     with start_pool("--api-server-count", "2", engine=["--step-ms", "20"]) as pool:
         with OpenRequest(pool.url, "/v1/chat/completions", chat("Hello", 1000)) as stream:
             stream.read_some()
-            slot = next(process["slot"] for process in pool.pool()["processes"] if process["engine_requests"] == 0)
+            shares = wait_for(lambda: shares_of(pool) if sum(shares_of(pool)) == 1 else None, 2, "the stream's share")
+            slot = shares.index(0)
             for _ in range(5):
                 process = wait_for(lambda: ready_process(pool, slot), 5, "an API server to kill")
                 os.kill(process["pid"], signal.SIGKILL)
@@ -165,6 +166,11 @@ def test_api_servers_that_die_as_soon_as_they_live_stop_the_pool(start_pool: Sta
             assert "shutting down" in error_of(stream.events())["message"]
         assert pool.process.wait(GONE_SECONDS) == 5
         assert "a crash loop" in pool.log
+
+
+def shares_of(pool: Pool) -> list[int]:
+    """Requests of the engine by slot; the board learns of them with the next heartbeat."""
+    return [process["engine_requests"] for process in pool.pool()["processes"]]
 
 
 def ready_process(pool: Pool, slot: int) -> dict[str, Any] | None:
