@@ -45,6 +45,7 @@ class DemoModel:
     wheel_size: int
     sha256: str  # of the file
     tokenizer: str | None = None  # a directory in our data/; None = inside the model's file
+    engine_arguments: tuple[str, ...] = ()  # before the user's own
     chat_template: str | None = None  # a file in our data/ that serves better than the model's own
 
     @property
@@ -69,6 +70,8 @@ DEMO_MODELS = {
             # ChatML without the default system message: with it, this 4-bit file answers "What is the capital of
             # France?" in French verse (its first token is a near tie), without it with Paris.
             chat_template="smollm2/chat_template.jinja",
+            # What its makers recommend; at temperature 1 so small a model tells fairy tales.
+            engine_arguments=("--default-temperature", "0.2", "--default-top-p", "0.9"),
         ),
         DemoModel(
             name="minilm",

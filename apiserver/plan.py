@@ -23,6 +23,7 @@ class Plan:
     engine: str
     tokenizer: str | None
     chat_template: str | None = None
+    engine_arguments: tuple[str, ...] = ()
 
 
 def resolve(settings: ServeSettings) -> Plan:
@@ -34,8 +35,12 @@ def resolve(settings: ServeSettings) -> Plan:
         raise LaunchError(f"{settings.model} wants the engine {model.engine}, which this version does not have yet")
     if model.demo is not None:
         models.fetch(model.demo.name)
-    template = models.data_file(model.demo.chat_template) if model.demo and model.demo.chat_template else None
-    return Plan(model.name, model.path, model.engine, settings.tokenizer or model.tokenizer, template)
+    demo = model.demo
+    if demo is None:
+        return Plan(model.name, model.path, model.engine, settings.tokenizer or model.tokenizer)
+    template = models.data_file(demo.chat_template) if demo.chat_template is not None else None
+    tokenizer = settings.tokenizer or model.tokenizer
+    return Plan(model.name, model.path, model.engine, tokenizer, template, demo.engine_arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ def engine_argv(
             ours += ["--eos-token-id", str(text.files.eos_token_ids[0])]
     if settings.max_model_len is not None:
         ours += ["--max-model-len", str(settings.max_model_len)]
+    ours += model.engine_arguments
     return [
         sys.executable,
         "-m",

@@ -198,7 +198,9 @@ def _failure(answer: Output | Embedding | Failure, param: str | None) -> ApiErro
             return InvalidRequest(answer.message, param=param)
         case FailureKind.OVERLOADED | FailureKind.UNAVAILABLE:
             return Unavailable(answer.message)
-        case FailureKind.INTERNAL | FailureKind.ABORTED:
+        case FailureKind.ABORTED:
+            return InvalidRequest("The request was aborted.")
+        case FailureKind.INTERNAL:
             return Internal(f"{param}: {answer.message}" if param else answer.message)
 
 

@@ -6,7 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from apiserver.requests import Chat, DetokenizeJob, GenerateJob, Job, Prompt, Text, TokenIds, TokenizeJob
+from apiserver.requests import (
+    Chat,
+    DetokenizeJob,
+    GenerateJob,
+    Job,
+    Prompt,
+    RenderJob,
+    Text,
+    TokenIds,
+    TokenizeJob,
+)
 from apiserver.tokenizer import Encoder
 
 _SAMPLE_CHARACTERS = 6000
@@ -39,7 +49,7 @@ class Pace:
         match job:
             case TokenizeJob(with_token_texts=True):
                 per_character += _PER_TOKEN_TEXT_SECONDS
-            case DetokenizeJob():
+            case DetokenizeJob() | RenderJob():
                 per_id = _PER_DECODED_ID_SECONDS
             case GenerateJob() if job.echo or job.sampling_params.logprobs is not None:
                 per_id = _PER_DECODED_ID_SECONDS

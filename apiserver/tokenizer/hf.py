@@ -94,7 +94,7 @@ def _keeps_text(backend: Backend, vocabulary: Mapping[str, int]) -> bool:
     strips = any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values())
     if strips or not isinstance(backend.model, BPE) or not all(map(_keeps, steps)):
         return False
-    # A byte that the vocabulary does not have is left out (SmolLM2 lacks twenty).
+    # A byte that the vocabulary does not have is left out (SmolLM2 lacks 21).
     by_bytes = any(step["type"] == "ByteLevel" for step in steps)
     known = vocabulary.keys() >= _ALPHABET.keys() if by_bytes else vocabulary.keys() >= _BYTE_TOKENS
     return known and (by_bytes or backend.model.byte_fallback)

@@ -109,6 +109,8 @@ class LlamaCppEngine:
             json_schema=True,
             grammar=True,
             engine=f"llamacpp (xllamacpp {version})",
+            temperature=self._options.default_temperature,
+            top_p=self._options.default_top_p,
         )
 
     def _check(self, request: Request) -> None:
@@ -179,6 +181,8 @@ def create(model: str, arguments: list[str]) -> LlamaCppEngine:
     parser.add_argument("--threads", type=int, default=defaults.threads, help="threads that compute")
     parser.add_argument("--batch-tokens", type=int, default=defaults.batch_tokens, help="prompt tokens a step")
     parser.add_argument("--max-waiting", type=int, default=defaults.max_waiting, help="requests that may wait")
+    parser.add_argument("--default-temperature", type=float, help="for requests that set none")
+    parser.add_argument("--default-top-p", type=float, help="for requests that set none")
     parser.add_argument("--gpu-layers", type=int, default=defaults.gpu_layers, help="layers on the GPU; -1 = all")
     parser.add_argument("--verbosity", type=int, choices=range(4), default=defaults.verbosity, help="llama.cpp's log")
     return LlamaCppEngine(Path(model), options=LlamaCppOptions(**vars(parser.parse_args(arguments))))

@@ -35,6 +35,10 @@ class LlamaCppOptions:
     """Prompt tokens a step, so also the most that is computed for a request aborted in its prefill."""
     max_waiting: int = 1024
     """Requests that may wait for a slot; one more fails as overloaded."""
+    default_temperature: float | None = None
+    """For requests that set none (a model's generation_config; a GGUF file has no such thing); None = 1."""
+    default_top_p: float | None = None
+    """The same for top_p."""
     gpu_layers: int = -1
     """Layers on the GPU, where the wheel has been built for one; -1 = all."""
     verbosity: int = 0

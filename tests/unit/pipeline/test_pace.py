@@ -5,7 +5,18 @@ from typing import Any
 import pytest
 
 from apiserver.pipeline.pace import Pace, measure
-from apiserver.requests import Chat, DetokenizeJob, EmbedJob, GenerateJob, Job, Prompt, Text, TokenIds, TokenizeJob
+from apiserver.requests import (
+    Chat,
+    DetokenizeJob,
+    EmbedJob,
+    GenerateJob,
+    Job,
+    Prompt,
+    RenderJob,
+    Text,
+    TokenIds,
+    TokenizeJob,
+)
 from apiserver.tokenizer.byte import byte_tokenizer_json
 from apiserver.tokenizer.hf import HfTokenizer
 from engine_bridge.wire import SamplingParams
@@ -54,6 +65,7 @@ def test_ids_are_cheap_unless_their_text_is_wanted() -> None:
     cheap: list[Job] = [EmbedJob([*prompts]), GenerateJob([*prompts], params, 1), TokenizeJob([*prompts])]
     dear: list[Job] = [
         DetokenizeJob(prompts),
+        RenderJob(GenerateJob([*prompts], params, 1)),
         GenerateJob([*prompts], params, 1, echo=True),
         GenerateJob([*prompts], SamplingParams(logprobs=0), 1),
     ]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from apiserver.tokenizer import Encoder
 from apiserver.tokenizer.backends import choose
