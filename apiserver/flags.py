@@ -276,7 +276,7 @@ def _read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, A
     try:
         loaded: Any = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
     except (OSError, yaml.YAMLError) as error:
-        serve.exit(2, f"apiserver serve: --config: {error}\n")
+        serve.exit(2, f"apiserver serve: --config {file}: {error}\n")
     if not isinstance(loaded, dict):
         serve.exit(2, f"apiserver serve: {file} must hold a mapping of flags to values\n")
     settings: dict[str, Any] = {}

@@ -1,0 +1,103 @@
+"""Flags and configuration files: the same names, one outcome."""
+
+from pathlib import Path
+
+import pytest
+
+from apiserver.flags import ServeSettings, make_parsers, parse_serve
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+def parsed(*words: str) -> ServeSettings:
+    return parse_serve(make_parsers(), ["serve", *words])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What the parser says when it exits."""
+    with pytest.raises(SystemExit) as end:
+        parsed(*words)
+    assert end.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
+def test_every_configuration_that_we_ship_loads(config: Path) -> None:
+    settings = parsed("--config", str(config))
+    assert settings.model
+    assert settings.listen.port == 8000
+
+
+def test_the_names_of_vllm_and_sglang_work() -> None:
+    settings = parsed(
+        "m", "-asc", "3", "--host", "::1", "--port", "9", "--served-model-name", "a", "b", "--max-model-len", "10"
+    )
+    assert (settings.api_server_count, settings.listen.host, settings.listen.port) == (3, "::1", 9)
+    assert (settings.served_model_name, settings.max_model_len) == (("a", "b"), 10)
+    settings = parsed("--model-path", "m", "--tokenizer-worker-num", "5", "--context-length", "7")
+    assert (settings.model, settings.api_server_count, settings.max_model_len) == ("m", 5, 7)
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("model: m\nport: 1\napi_server_count: 2\nstrict-fields: true\napi-key: [one, two]\n")
+    settings = parsed("--config", str(config), "--port", "3")
+    assert (settings.model, settings.listen.port, settings.api_server_count) == ("m", 3, 2)
+    assert settings.strict_fields
+    assert settings.access.api_keys == ("one", "two")
+
+
+def test_what_stands_after_the_dashes_goes_to_the_engine_untouched(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("model: m\nengine_args: [--step-ms, 5]\n")
+    assert parsed("m", "--", "--port", "x").engine_arguments == ("--port", "x")
+    assert parsed("--config", str(config), "--", "--mode", "echo").engine_arguments == (
+        "--step-ms",
+        "5",
+        "--mode",
+        "echo",
+    )
+
+
+def test_vllms_json_list_of_origins_is_read() -> None:
+    assert parsed("m", "--allowed-origins", '["https://a", "https://b"]').access.allowed_origins == (
+        "https://a",
+        "https://b",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("no-such-thing: 1", "no-such-thing"),
+        ("port: many", "port"),
+        ("strict-fields: maybe", "strict-fields"),
+        ("engine: steam", "engine"),
+        ("- a list", "mapping"),
+        ("port: [", "c.yaml"),
+    ],
+)
+def test_a_wrong_setting_in_the_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, complaint: str
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(f"{text}\n")
+    assert complaint in refused(capsys, "m", "--config", str(config))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "which MODEL"),
+        (("m", "--api-server-count", "0"), "--api-server-count"),
+        (("m", "--ssl-certfile", "x"), "--ssl-keyfile"),
+        (("m", "--root-path", "x"), "--root-path"),
+        (("m", "--api-key", ""), "--api-key"),
+        (("m", "--config", "/no/such/file"), "--config"),
+        (("m", "--no-such-flag"), "--no-such-flag"),
+    ],
+)
+def test_wrong_arguments_are_told_in_a_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
+) -> None:
+    assert complaint in refused(capsys, *words)
