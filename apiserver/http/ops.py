@@ -11,6 +11,7 @@ import psutil
 from apiserver import __version__
 from apiserver.board import Cell, PoolCell, Slot, WorkerState
 from apiserver.card import Card
+from apiserver.errors import NotFound
 from apiserver.http.call import Call
 from apiserver.http.service import Service
 from apiserver.metrics import Gauge
@@ -59,7 +60,10 @@ class Ops:
 
     async def model(self, call: Call) -> None:
         card = self._service.card()
-        await call.respond(200, _encode(_model(card, card.resolve(call.path_params["model"]))))
+        name = call.path_params["model"]
+        if not name:
+            raise NotFound("Which model? GET /v1/models lists them.", param="model", code="model_not_found")
+        await call.respond(200, _encode(_model(card, card.resolve(name))))
 
     async def metrics(self, call: Call) -> None:
         service = self._service
