@@ -17,13 +17,14 @@ class Timings:
 
     def header(self) -> str:
         """As `Server-Timing` (W3C): `parse;dur=0.05, …`, in milliseconds."""
-        return ", ".join(
-            f"{name};dur={1000 * getattr(self, name):.3f}"
-            for name in ("parse", "wait", "render", "tokenize", "queue", "engine", "detokenize")
+        return (
+            f"{self.header_at_start()}, queue;dur={1000 * self.queue:.3f}, "
+            f"engine;dur={1000 * self.engine:.3f}, detokenize;dur={1000 * self.detokenize:.3f}"
         )
 
     def header_at_start(self) -> str:
         """What is known when a stream's headers leave."""
-        return ", ".join(
-            f"{name};dur={1000 * getattr(self, name):.3f}" for name in ("parse", "wait", "render", "tokenize")
+        return (
+            f"parse;dur={1000 * self.parse:.3f}, wait;dur={1000 * self.wait:.3f}, "
+            f"render;dur={1000 * self.render:.3f}, tokenize;dur={1000 * self.tokenize:.3f}"
         )

@@ -93,10 +93,9 @@ class Channel:
         for _ in range(_BURST):
             if self._closed:
                 return
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+            if not self._socket.get(zmq.EVENTS) & zmq.POLLIN:  # pyright: ignore[reportOperatorIssue]  # typed as int | bytes
+                return  # asking costs a quarter of catching Again
+            frames = self._socket.recv_multipart(zmq.NOBLOCK)
             try:
                 self._handle(frames)
             except Exception:

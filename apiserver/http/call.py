@@ -4,8 +4,9 @@ Starlette routes; this answers. Its Request and Response objects, and above all 
 more than the whole rest of a token's way (measured: docs/decisions.md).
 """
 
+import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -15,24 +16,24 @@ from apiserver.errors import InvalidRequest, TooLarge, UnsupportedEncoding
 
 _REQUEST_ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+=")
 _MOST_REQUEST_ID = 128
+_PART_BYTES = 256 * 1024
 
 RawHeaders = list[tuple[bytes, bytes]]
 
 
 class _Numbers:
-    """Request ids of this process: a prefix made after the fork, and a count."""
+    """Request ids of this process: a prefix of its own, and a count."""
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._prefix = ""
-        self._count = count()
+        self.begin()
+        os.register_at_fork(after_in_child=self.begin)
+
+    def begin(self) -> None:
+        self._prefix = f"req-{os.urandom(6).hex()}-"
+        self._count = count(1)
 
     def next(self) -> str:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._prefix = os.urandom(6).hex()
-            self._count = count(1)
-        return f"req-{self._prefix}-{next(self._count):x}"
+        return f"{self._prefix}{next(self._count):x}"
 
 
 _numbers = _Numbers()
@@ -108,16 +109,22 @@ class Call:
     async def respond(
         self,
         status: int,
-        body: bytes,
+        body: bytes | list[bytes],
         content_type: bytes = b"application/json",
         headers: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """The whole response."""
+        """The whole response. Of a large one, each part leaves before the next is copied, and others get their turn."""
+        parts = [body] if isinstance(body, bytes) else body
+        left = sum(map(len, parts))
         raw = self._headers(content_type, headers)
-        raw.append((b"content-length", str(len(body)).encode()))
+        raw.append((b"content-length", str(left).encode()))
         self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
-        await self._send({"type": "http.response.body", "body": body})
+        for part in _cut(parts) if left > _PART_BYTES else (b"".join(parts),):
+            left -= len(part)
+            await self._send({"type": "http.response.body", "body": part, "more_body": left > 0})
+            if left:
+                await asyncio.sleep(0)
 
     async def start_stream(
         self,
@@ -129,6 +136,7 @@ class Call:
         raw.append((b"x-accel-buffering", b"no"))  # nginx would hold the stream back
         self.status = 200
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+        await self._send({"type": "http.response.body", "body": b"", "more_body": True})  # the head leaves now
 
     async def write(self, data: bytes) -> None:
         """Waits while the client does not read: what comes meanwhile is merged by whoever asks for it then."""
@@ -144,6 +152,10 @@ class Call:
             # Nobody said "100 Continue", so the client may or may not send its body: what follows could be either.
             raw.append((b"connection", b"close"))
         return raw
+
+
+def _cut(parts: list[bytes]) -> Iterator[bytes]:
+    return (part[at : at + _PART_BYTES] for part in parts for at in range(0, len(part), _PART_BYTES))
 
 
 def _request_id(sent: bytes | None) -> str:

@@ -104,20 +104,23 @@ async def _write(call: Call, exchange: Exchange, batch: list[Event], result: Res
         await call.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
 
-async def _encoded(body: Body) -> bytes:
-    """The answer's bytes. A large one comes in pieces, with the loop given back in between."""
+async def _encoded(body: Body) -> bytes | list[bytes]:
+    """The answer's bytes. A large one comes in parts, with the loop given back while they are made."""
     if isinstance(body.document, bytes):
         return body.document
     if not isinstance(body.document, Pieces):
         return _encode(body.document)
+    parts: list[bytes] = []
     pieces: list[bytes] = []
     pause = time.perf_counter() + _LOOP_SECONDS
     for piece in body.document.pieces:
         pieces.append(piece)
         if time.perf_counter() > pause:
+            parts.append(b"".join(pieces))
+            pieces.clear()
             await asyncio.sleep(0)
             pause = time.perf_counter() + _LOOP_SECONDS
-    return b"".join(pieces)
+    return [*parts, b"".join(pieces)]
 
 
 class _Watch:

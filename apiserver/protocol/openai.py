@@ -1,6 +1,6 @@
 """What the OpenAI dialects share: error documents, finish reasons, usage, logprobs. Functions, no base class."""
 
-import os
+import random
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -25,8 +25,8 @@ encode_json = msgspec.json.Encoder().encode
 
 
 def new_id(prefix: str) -> str:
-    """A public id. It never leaves the dialect: the engine has its own."""
-    return f"{prefix}-{os.urandom(12).hex()}"
+    """A public id, seeded anew in every forked process. It never leaves the dialect: the engine has its own."""
+    return f"{prefix}-{random.getrandbits(96):024x}"
 
 
 def now() -> int:

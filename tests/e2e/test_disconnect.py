@@ -92,6 +92,15 @@ def test_who_leaves_in_the_middle_of_its_body_leaves_nothing_behind(slow_pool: P
     wait_for(lambda: in_flight(slow_pool) == 0, ABORT_SECONDS, "no request in flight")
 
 
+def test_who_leaves_after_a_large_body_is_aborted_too(slow_pool: Pool) -> None:
+    """Reading may have paused in it, and must go on: a connection that is not read from does not end."""
+    body = LONG | {"prompt": "one", "a field that nobody knows": "x" * 3_000_000}
+    for _ in range(5):
+        with OpenRequest(slow_pool.url, "/v1/completions", body):
+            wait_for_engine(slow_pool, 1, 0, seconds=5)
+        wait_for_engine(slow_pool, 0, 0, seconds=ABORT_SECONDS)
+
+
 def test_what_the_same_client_asks_next_is_served_at_once(slow_pool: Pool) -> None:
     with OpenRequest(slow_pool.url, "/v1/completions", LONG | {"prompt": "busy", "n": 4, "stream": True}) as request:
         request.read_some()

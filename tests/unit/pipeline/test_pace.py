@@ -22,7 +22,7 @@ from apiserver.tokenizer.hf import HfTokenizer
 from engine_bridge.wire import SamplingParams
 
 LIMIT = 0.002
-PACE = Pace(per_text=1e-5, per_character=1e-6)
+PACE = Pace(per_text=1e-5, per_character=1e-6, per_unbroken_character=1e-6)
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
 
 
@@ -105,7 +105,32 @@ def test_counting_ends_where_enough_is_known() -> None:
     assert prompts.looks <= 3
 
 
+@pytest.mark.parametrize(
+    ("text", "is_slow"),
+    [
+        ("a few words of prose, and so on. " * 500, False),
+        ("    if indented:\n        return code  # of any depth\n" * 300, False),
+        ("a" * 15_000, True),
+        (" " * 15_000, True),
+        ("\n" * 15_000, True),
+        ("=-" * 7_500, True),
+        ("没有空格的文字，一直写下去。" * 1100, True),
+        ("some words of prose " * 300 + "a" * 15_000, True),
+    ],
+)
+@pytest.mark.parametrize("in_a_chat", [False, True])
+def test_what_no_white_space_breaks_is_expected_to_take_longer(text: str, is_slow: bool, in_a_chat: bool) -> None:
+    pace = Pace(per_text=0.0, per_character=1e-8, per_unbroken_character=1e-6)
+    prompt = chat(messages=[HI, {"role": "user", "content": text}]) if in_a_chat else Text(text, "input")
+    assert (pace.seconds(EmbedJob([prompt]), LIMIT) > LIMIT) == is_slow
+
+
+def test_a_text_too_short_to_be_slow_is_not_looked_at() -> None:
+    pace = Pace(per_text=0.0, per_character=1e-8, per_unbroken_character=1e-6)
+    assert pace.seconds(EmbedJob([Text("a" * 1900, "input")]), LIMIT) < LIMIT / 10
+
+
 def test_the_pace_is_measured_on_the_encoder_itself() -> None:
     pace = measure(HfTokenizer(byte_tokenizer_json()))
     assert 0 < pace.per_text < 0.01
-    assert 0 < pace.per_character < 1e-4
+    assert 0 < pace.per_character <= pace.per_unbroken_character < 1e-4
