@@ -54,6 +54,12 @@ def _live(action: Callable[[], int], parent: int, blocked: Collection[signal.Sig
         os._exit(code)
 
 
+def trim_heap() -> None:
+    """Give free pages of the heap back to the kernel, before a fork: a child that fills the holes of a shared page
+    copies all of it."""
+    _libc.malloc_trim(0)
+
+
 def exec_program(argv: Sequence[str], descriptors: Sequence[int]) -> NoReturn:
     """Become another program, which inherits these descriptors. For a child's action."""
     for descriptor in descriptors:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from engine_bridge.status import EngineRow, EngineState, Field
 from engine_bridge.transport import make_context
 
 _BEAT_SECONDS = 0.1
+_SWITCH_SECONDS = 0.001  # how long the loop waits for the GIL while the preprocessing thread runs Python
 _ERROR_END_SECONDS = 1.0  # after the drain's limit: time for the error ends to leave
 _WELCOME_SECONDS = 5.0  # how long a new worker waits for a loaded engine's Welcome before it serves all the same
 
@@ -63,6 +65,7 @@ class Preloaded:
 def run(preloaded: Preloaded, slot: int) -> int:
     """Serve until told to stop. Called in the forked child; returns its exit code."""
     logs.set_up(preloaded.log_level, f"api-{slot}")
+    sys.setswitchinterval(_SWITCH_SECONDS)
     return uvloop.run(_Worker(preloaded, preloaded.board.slot(slot)).serve())
 
 

@@ -25,8 +25,6 @@ from apiserver.pipeline.preprocess import Preprocessor
 from apiserver.requests import Job
 from apiserver.timings import Timings
 
-_WARM_UP = "warm-up " * 2500
-
 J = TypeVar("J", bound=Job)
 T = TypeVar("T")
 
@@ -42,7 +40,7 @@ class Lane:
         self._pace = pace
         self._order = order
         self._limit_seconds = limit_seconds
-        self._executor = ThreadPoolExecutor(1, "preprocess", initializer=self._warm_up)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preprocess")
         self.outstanding = 0
 
     @property
@@ -63,11 +61,6 @@ class Lane:
             return prepare(self._threaded, job, card, timings)
 
         return await self._run_threaded(turn)
-
-    def _warm_up(self) -> None:
-        """In the thread, before its first job: an encoder's first call makes tables of the thread's own. With fastokens
-        that takes up to 50 ms; and it lets go of the GIL only for texts of 16 KB or more."""
-        self._threaded.encoder.encode(_WARM_UP, add_special_tokens=False)
 
     def _goes_inline(self, job: Job) -> bool:
         if self._order == "inline":

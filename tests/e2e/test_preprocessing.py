@@ -3,24 +3,20 @@
 With `tokenizers` (`hf`), a long prompt takes a second; with fastokens, milliseconds.
 """
 
-import array
 import contextlib
 import json
 import random
 import threading
 import time
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from pydoc_data import topics
-from typing import Any
 
 import httpx
 import pytest
 from tokenizers import Tokenizer
 
+from tests.e2e.one_worker import COMPLETIONS, MEGABYTE, Bench, Poller, bench_of, crc_of, prose, timing
 from tests.pool import Pool, running_pool
 from tests.real_tokenizers import tokenizer_directory
 from tests.streams import KeptConnection, OpenRequest
@@ -28,69 +24,13 @@ from tests.varied_texts import varied_texts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
-CHAT, COMPLETIONS, EMBEDDINGS, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize"
-MEGABYTE = 1_000_000
-PARAGRAPHS = [piece for text in topics.topics.values() for piece in text.split("\n\n") if piece.strip()]
-
-
-def prose(characters: int, seed: int) -> str:
-    """English that no other seed gives."""
-    order = random.Random(seed).sample(PARAGRAPHS, len(PARAGRAPHS))
-    whole = "\n\n".join(order)
-    return (whole * (characters // len(whole) + 1))[:characters]
+CHAT, EMBEDDINGS, TOKENIZE = "/v1/chat/completions", "/v1/embeddings", "/tokenize"
 
 
 @pytest.fixture(scope="session")
 def qwen() -> Tokenizer:
     """The reference."""
     return Tokenizer.from_file(str(tokenizer_directory("qwen3") / "tokenizer.json"))
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A pool of one worker, and the log of what reaches its engine."""
-
-    pool: Pool
-    log: Path
-
-    def arrivals(self) -> list[dict[str, int]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
-
-    @contextlib.contextmanager
-    def noting(self) -> Iterator[list[dict[str, int]]]:
-        """What arrives within the block, filled in at its end."""
-        self.pool.wait_idle()
-        before = len(self.arrivals())
-        found: list[dict[str, int]] = []
-        yield found
-        self.pool.wait_idle()
-        found += self.arrivals()[before:]
-
-    def completion(self, prompt: str, **fields: Any) -> httpx.Response:
-        response = self.pool.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 1, **fields})
-        assert response.status_code == 200, response.text
-        return response
-
-    def send_long(self, seed: int, **fields: Any) -> OpenRequest:
-        """A prompt that takes `tokenizers` about a second, from a connection of its own; the worker has all of it."""
-        body = {"prompt": prose(3 * MEGABYTE, seed), "max_tokens": 1, **fields}
-        request = OpenRequest(self.pool.url, COMPLETIONS, body)
-        # It was sent whole. Each of these answers is another turn of the loop, in which the worker reads on.
-        with KeptConnection(self.pool.url) as other:
-            for _ in range(40):
-                assert other.get("/live").status == 200
-        return request
-
-
-@contextlib.contextmanager
-def bench_of(
-    directory: Path, *flags: str, tokenizer: str = "qwen3", engine: Sequence[str] = (), length: int = 2_000_000
-) -> Iterator[Bench]:
-    log = directory / "arrivals.jsonl"
-    all_flags = ("--api-server-count", "1", "--tokenizer", str(tokenizer_directory(tokenizer)), *flags)
-    limits = ("--max-model-len", str(length))
-    with running_pool(directory / "pool.log", *all_flags, *limits, engine=["--arrival-log", str(log), *engine]) as pool:
-        yield Bench(pool, log)
 
 
 @pytest.fixture(scope="module")
@@ -126,50 +66,6 @@ def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def bench(request: pytest.FixtureRequest) -> Bench:
     """The bench of the parameter's name."""
     return request.getfixturevalue(request.param)
-
-
-class Poller:
-    """Asks on a connection of its own for as long as the block lasts: when each answer came, and how long it took."""
-
-    def __init__(self, url: str, path: str = "/live") -> None:
-        self._url = url
-        self._path = path
-        self._stop = threading.Event()
-        self._asked = threading.Event()
-        self._thread = threading.Thread(target=self._poll)
-        self.latencies: list[float] = []
-
-    def _poll(self) -> None:
-        with KeptConnection(self._url) as connection:
-            while not self._stop.is_set():
-                began = time.perf_counter()
-                assert connection.get(self._path).status == 200
-                self.latencies.append(time.perf_counter() - began)
-                self._asked.set()
-
-    def __enter__(self) -> "Poller":
-        self._thread.start()
-        assert self._asked.wait(20)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        assert len(self.latencies) > 1
-
-    @property
-    def worst(self) -> float:
-        return max(self.latencies)
-
-
-def timing(headers: Any, stage: str) -> float:
-    """Seconds of one stage, by Server-Timing."""
-    stages = dict(entry.split(";dur=") for entry in headers["server-timing"].split(", "))
-    return float(stages[stage]) / 1000
-
-
-def crc_of(token_ids: list[int]) -> int:
-    return zlib.crc32(array.array("i", token_ids).tobytes())
 
 
 # ---- ids under load ----
@@ -434,3 +330,30 @@ def test_prompts_of_token_ids_are_spread_like_text(tmp_path: Path) -> None:
             response.read()
             assert response.status == 200
         assert all(process["requests"] >= 2 for process in pool.pool()["processes"])
+
+
+# ---- the engine beside it ----
+
+
+def test_an_engine_that_stands_still_stops_no_worker(tmp_path: Path) -> None:
+    """waybarrios/vllm-mlx#261: there, the engine ran in the server's own loop, and nothing was answered for minutes."""
+    hang = 1
+    with (
+        running_pool(tmp_path / "pool.log", "--api-server-count", "1", engine=["--fault", f"hang:{hang}"]) as pool,
+        OpenRequest(pool.url, COMPLETIONS, {"prompt": [hang], "max_tokens": 1}),
+    ):
+        with Poller(pool.url) as live, KeptConnection(pool.url) as other:
+            for _ in range(50):
+                assert other.get("/v1/models").status == 200
+            assert pool.post(TOKENIZE, {"prompt": "Hi"}).json()["count"] == 2
+        assert live.worst < 1
+
+
+# ---- conversations ----
+
+
+@pytest.mark.parametrize("path", [CHAT, TOKENIZE, f"{CHAT}/render"])
+def test_a_conversation_needs_nothing_beside_it(echo_pool: Pool, path: str) -> None:
+    """vllm-project/vllm#13951: one route's fields lacked what the code behind them read."""
+    response = echo_pool.post(path, {"messages": [{"role": "user", "content": "Hi"}]})
+    assert response.status_code == 200, response.text
