@@ -83,7 +83,7 @@ class Bench:
         return self._last_id
 
     def generate(self, prompt: Sequence[int], **params: object) -> Generate:
-        return Generate(self.next_id(), pack_ids(tuple(prompt)), SamplingParams(**params))  # type: ignore[arg-type]
+        return Generate(self.next_id(), pack_ids(tuple(prompt)), SamplingParams(**params))  # type: ignore[arg-type]  # a test's own keywords
 
     def embed(self, prompt: Sequence[int], *, dimensions: int | None = None) -> Embed:
         return Embed(self.next_id(), pack_ids(tuple(prompt)), dimensions)

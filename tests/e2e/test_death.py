@@ -162,7 +162,7 @@ def test_api_servers_that_die_as_soon_as_they_live_stop_the_pool(start_pool: Sta
             for _ in range(5):
                 process = wait_for(lambda: ready_process(pool, slot), 5, "an API server to kill")
                 os.kill(process["pid"], signal.SIGKILL)
-                wait_for(lambda: not psutil.pid_exists(process["pid"]), 5, "its death")  # noqa: B023
+                wait_for(lambda: not psutil.pid_exists(process["pid"]), 5, "its death")  # noqa: B023  # called before the loop goes on
             assert "shutting down" in error_of(stream.events())["message"]
         assert pool.process.wait(GONE_SECONDS) == 5
         assert "a crash loop" in pool.log

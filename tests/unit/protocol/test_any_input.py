@@ -72,4 +72,4 @@ def test_no_value_of_any_field_is_more_than_a_4xx(dialect: type[Exchange], names
             assert dialect(raw, card).job is not None
         except ApiError as error:
             assert 400 <= error.status < 500, error  # noqa: PT017  # either of the two is right
-            assert dialect.error(error)["error"]["message"]  # noqa: PT017
+            assert dialect.error(error)["error"]["message"]  # noqa: PT017  # as above
