@@ -34,6 +34,9 @@ class Card:
     strict_fields: bool = False
     clamp_max_tokens: bool = False
     trust_request_chat_template: bool = False
+    tool_call_parser: str | None = None
+    """The tool-call parser of this model's answers; None: it has none, and tools with tool_choice auto are a 400."""
+    reasoning_parser: str | None = None
 
     def resolve(self, model: str | None) -> str:
         """The name to answer with. Raises NotFound for a model that is not served here."""

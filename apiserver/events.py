@@ -52,6 +52,33 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More of what the model thinks before it answers; like a TextDelta, and never part of the content."""
+
+    index: int
+    text: str
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of one tool call of one choice. `call` counts from 0; the calls of a choice come one after another.
+
+    The first delta of a call carries its `id` and `name` (the whole name), the later ones neither; the `arguments` of
+    all, joined, are the call's JSON text as the model wrote it.
+    """
+
+    index: int
+    call: int
+    arguments: str
+    id: str | None = None
+    name: str | None = None
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PromptScored:
     """The prompt's own logprobs, one a token; before any delta of its index."""
 
@@ -69,6 +96,9 @@ class Finished:
     matched_stop: str | int | None
     output_tokens: int
     cached_tokens: int
+    tool_calls: int = 0
+    """How many tool calls the choice made; with STOP, the dialects' finish reason is then their word for that."""
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +107,14 @@ class Embedded:
 
     index: int
     vector: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The labels' logprobs after one prompt, in the order that the labels were given in."""
+
+    index: int
+    logprobs: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +133,44 @@ class Rendered:
     sampling_params: SamplingParams
 
 
-Event = Started | TextDelta | PromptScored | Finished | Embedded | Detokenized | Rendered
+Delta = TextDelta | ReasoningDelta | ToolCallDelta
+"""A piece of one choice. Pieces of the three kinds come in the order in which the model made them."""
+
+Event = Started | Delta | PromptScored | Finished | Embedded | Scored | Detokenized | Rendered
+
+
+@dataclass(slots=True)
+class Text:
+    """A block of a folded answer: plain text."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class Reasoning:
+    """A block of a folded answer: what the model thought."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A block of a folded answer: one tool call; `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+Block = Text | Reasoning | ToolCall
 
 
 @dataclass(slots=True)
 class Choice:
     """One index's share of the fold."""
 
-    texts: list[str] = field(default_factory=list[str])
+    blocks: list[Block] = field(default_factory=list[Block])
+    """The answer in the order in which it was made; neighbours of one kind are one block."""
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
@@ -111,7 +179,40 @@ class Choice:
 
     @property
     def text(self) -> str:
-        return "".join(self.texts)
+        """The content alone."""
+        return "".join([block.text for block in self.blocks if isinstance(block, Text)])
+
+    @property
+    def reasoning(self) -> str:
+        return "".join([block.text for block in self.blocks if isinstance(block, Reasoning)])
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return [block for block in self.blocks if isinstance(block, ToolCall)]
+
+    def add(self, delta: Delta) -> None:
+        match delta:
+            case TextDelta():
+                self._extend(Text, delta.text)
+            case ReasoningDelta():
+                self._extend(Reasoning, delta.text)
+            case ToolCallDelta():
+                last = self.blocks[-1] if self.blocks else None
+                if delta.id is not None or not isinstance(last, ToolCall):
+                    self.blocks.append(ToolCall(delta.id or "", delta.name or "", delta.arguments))
+                else:
+                    last.arguments += delta.arguments
+        self.token_ids += delta.token_ids
+        self.output_tokens += len(delta.token_ids)
+        if delta.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
+
+    def _extend(self, kind: type[Text] | type[Reasoning], text: str) -> None:
+        last = self.blocks[-1] if self.blocks else None
+        if isinstance(last, kind):
+            last.text += text
+        elif text:
+            self.blocks.append(kind(text))
 
 
 class Result:
@@ -121,18 +222,14 @@ class Result:
         self.prompts: list[PreparedPrompt] = []
         self.choices: dict[int, Choice] = {}
         self.vectors: dict[int, bytes] = {}
+        self.scores: dict[int, tuple[float, ...]] = {}
         self.texts: dict[int, str] = {}
         self.sampling_params: dict[int, SamplingParams] = {}
 
     def feed(self, event: Event) -> None:
         match event:
-            case TextDelta():
-                choice = self._choice(event.index)
-                choice.texts.append(event.text)
-                choice.token_ids += event.token_ids
-                choice.output_tokens += len(event.token_ids)
-                if event.logprobs is not None:
-                    choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
+            case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                self._choice(event.index).add(event)
             case Finished():
                 choice = self._choice(event.index)
                 choice.finished = event
@@ -143,6 +240,8 @@ class Result:
                 self.prompts = event.prompts
             case PromptScored():
                 self._choice(event.index).prompt_logprobs = event.logprobs
+            case Scored():
+                self.scores[event.index] = event.logprobs
             case Detokenized():
                 self.texts[event.index] = event.text
             case Rendered():
@@ -162,6 +261,10 @@ class Result:
     @property
     def output_tokens(self) -> int:
         return sum(choice.output_tokens for choice in self.choices.values())
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(choice.finished.reasoning_tokens for choice in self.choices.values() if choice.finished is not None)
 
     @property
     def cached_tokens(self) -> int:

@@ -56,6 +56,21 @@ class Truncation:
 
 
 @dataclass(frozen=True, slots=True)
+class Structure:
+    """How an answer's text is taken apart, by the names of parsers in `apiserver.pipeline.parsers`; None: not at all.
+
+    `tools` are OpenAI's function tools, `{"type": "function", "function": {"name", "description", "parameters"}}`: the
+    parsers look up names and the types of parameters there. `thinking` says whether the prompt leaves the model inside
+    its reasoning (None: as the parser's own models begin).
+    """
+
+    reasoning: str | None = None
+    tool_calls: str | None = None
+    tools: tuple[dict[str, Any], ...] = ()
+    thinking: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateJob:
     """Make `n` continuations of each prompt.
 
@@ -78,6 +93,7 @@ class GenerateJob:
     client_request_id: str | None = None
     priority: int = 0
     cache_salt: str | None = None
+    structure: Structure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +102,20 @@ class EmbedJob:
 
     prompts: list[Prompt]
     dimensions: int | None = None
+    truncation: Truncation | None = None
+    client_request_id: str | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreJob:
+    """How likely each label is as the next token of each prompt: one list of logprobs a prompt.
+
+    `labels` holds one list of token ids for all prompts, or one for each of them.
+    """
+
+    prompts: list[Prompt]
+    labels: list[list[int]]
     truncation: Truncation | None = None
     client_request_id: str | None = None
     priority: int = 0
@@ -118,5 +148,5 @@ class RenderJob:
         return self.generate.prompts
 
 
-Job = GenerateJob | EmbedJob | TokenizeJob | DetokenizeJob | RenderJob
+Job = GenerateJob | EmbedJob | ScoreJob | TokenizeJob | DetokenizeJob | RenderJob
 """What the pipeline takes."""

@@ -8,8 +8,9 @@ one merged piece of text and not a queue.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,9 @@ from engine_bridge import wire
 from engine_bridge.transport import Channel, PeerGone, ZContext, dealer
 from engine_bridge.wire import Accepted, Capabilities, EngineDown, Failure, Output, Rejected, Request, Welcome
 
-Answer = wire.Output | wire.Embedding | wire.Failure
+Answer = wire.Output | wire.Embedding | wire.Scores | wire.AdminDone | wire.Failure
+
+_ENDS = frozenset((Failure, wire.Scores, wire.AdminDone))
 
 log = logging.getLogger("engine_bridge.client")
 
@@ -32,6 +35,14 @@ class EngineLoading(EngineUnavailable):
 
 class EngineDead(EngineUnavailable):
     """The engine was there and is gone; whatever waited for it fails with this."""
+
+
+class AdminFailed(Exception):
+    """The engine would not, or could not, do it; `failure` says whose fault that is."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 class EngineClient:
@@ -115,7 +126,17 @@ class EngineClient:
         self.require()
         self._send(wire.AbortByClientId(client_request_id))
 
-    def submit(self, submission: "Submission", requests: Sequence[Request]) -> None:
+    async def admin(self, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Have it done to the engine as a whole. Raises AdminFailed, EngineLoading or EngineDead."""
+        async with self.open() as submission:
+            submission.submit([wire.Admin(submission.new_id(), verb, msgspec.json.encode(arguments))])
+            (answer,) = await submission.receive()
+            if isinstance(answer, wire.AdminDone):
+                return msgspec.json.decode(answer.document, type=dict[str, Any])
+            assert isinstance(answer, Failure), answer
+            raise AdminFailed(answer)
+
+    def submit(self, submission: "Submission", requests: Sequence[Request | wire.Admin]) -> None:
         if self.capabilities is None:  # it went between `open` and here
             submission.fail(EngineDead(self.down_reason or "the engine is gone"))
             return
@@ -160,7 +181,7 @@ class EngineClient:
 
     def _refuse(self, messages: Sequence[wire.ToCore], kind: wire.FailureKind, reason: str) -> None:
         for message in messages:
-            if isinstance(message, wire.Generate | wire.Embed):
+            if isinstance(message, wire.Generate | wire.Embed | wire.Score | wire.Admin):
                 self._deliver(Failure(message.request_id, kind, reason))
 
     def _on_message(self, frames: list[bytes]) -> None:
@@ -173,7 +194,7 @@ class EngineClient:
             return
         for message in messages:
             kind = type(message)
-            if kind is Output or kind is wire.Embedding or kind is Failure:
+            if kind is Output or kind is wire.Embedding or kind in _ENDS:
                 self._deliver(message)  # pyright: ignore[reportArgumentType]  # narrowed by `is`, which is measurably faster here
             else:
                 self._on_control(message)
@@ -241,7 +262,7 @@ class Submission:
     def new_id(self) -> int:
         return self._client.new_id()
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[Request | wire.Admin]) -> None:
         """Send these; each id, from `new_id`, must be new."""
         for request in requests:
             self._open.add(request.request_id)

@@ -7,11 +7,12 @@ finds its way, a dead API server's requests are aborted, and every request ends 
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from engine_bridge import wire
-from engine_bridge.engines import Answer, Engine, EngineError, Key
+from engine_bridge.engines import Answer, Engine, EngineError, EngineRefusal, Key
 from engine_bridge.status import EngineRow, EngineState, Field
 from engine_bridge.transport import CannotBind, Channel, PeerGone, ZContext, router
 from engine_bridge.wire import Failure, FailureKind, Output
@@ -36,6 +37,7 @@ class Core:
         self._requests: dict[bytes, dict[int, str | None]] = {}
         self._by_client_id: dict[str, set[Key]] = {}
         self._outbox: dict[bytes, list[wire.ToServer]] = {}
+        self._doing: set[asyncio.Task[None]] = set()  # Admin messages
         self._channel: Channel | None = None
 
     def stop(self) -> None:
@@ -53,8 +55,9 @@ class Core:
                 await self._stopping.wait()
         finally:
             self._say_goodbye()
-            beat.cancel()
-            await asyncio.gather(beat, return_exceptions=True)
+            for task in (beat, *self._doing):
+                task.cancel()
+            await asyncio.gather(beat, *self._doing, return_exceptions=True)
             await self._engine.close()
             self._channel.close(_LAST_WORDS_SECONDS)
 
@@ -87,9 +90,11 @@ class Core:
         submitted: list[tuple[Key, wire.Request]] = []
         for message in messages:
             match message:
-                case wire.Generate() | wire.Embed():
+                case wire.Generate() | wire.Embed() | wire.Score():
                     if self._take(identity, message):
                         submitted.append(((identity, message.request_id), message))
+                case wire.Admin():
+                    self._administer(identity, message)
                 case wire.Abort():
                     self._abort([(identity, request_id) for request_id in message.request_ids])
                 case wire.AbortByClientId():
@@ -111,6 +116,28 @@ class Core:
         except Exception:  # against its promise; but whoever waits must be told
             log.exception("the engine failed at taking %d requests", len(submitted))
             self._emit([(key, Failure(key[1], FailureKind.INTERNAL, "the engine failed")) for key, _ in submitted])
+
+    def _administer(self, identity: bytes, admin: wire.Admin) -> None:
+        if identity not in self._requests or self._capabilities is None or self._stopping.is_set():
+            self._queue(identity, Failure(admin.request_id, FailureKind.UNAVAILABLE, "the engine is not serving"))
+            return
+        if admin.verb not in self._capabilities.admin:
+            text = f"this engine ({self._capabilities.engine}) cannot do '{admin.verb}'"
+            self._queue(identity, Failure(admin.request_id, FailureKind.INVALID, text))
+            return
+        task = asyncio.create_task(self._do(identity, admin))
+        self._doing.add(task)
+        task.add_done_callback(self._doing.discard)
+
+    async def _do(self, identity: bytes, admin: wire.Admin) -> None:
+        try:
+            document = await self._engine.admin(admin.verb, msgspec.json.decode(admin.arguments, type=dict[str, Any]))
+            self._queue(identity, wire.AdminDone(admin.request_id, msgspec.json.encode(document)))
+        except (EngineRefusal, msgspec.DecodeError) as error:
+            self._queue(identity, Failure(admin.request_id, FailureKind.INVALID, str(error)))
+        except Exception:
+            log.exception("the engine failed at '%s'", admin.verb)
+            self._queue(identity, Failure(admin.request_id, FailureKind.INTERNAL, "the engine failed at it"))
 
     def _greet(self, identity: bytes, hello: wire.Hello) -> None:
         if hello.wire_version != wire.WIRE_VERSION:

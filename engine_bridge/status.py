@@ -32,17 +32,26 @@ class Field(IntEnum):
     OUTPUT_TOKENS = 8
     JUNK = 9  # messages that were not of our kind
     READY_SINCE = 10  # of this epoch; 0 = it has never been ready
+    LAST_OUTPUT = 11  # when the engine last gave anything, or last had nothing to do
+    TOKENS_USED = 12  # of the key-value cache; these five stay 0 where the engine does not tell
+    TOKEN_CAPACITY = 13
+    TOKENS_PER_SECOND = 14  # generated, by the engine's own count
+    PROMPT_TOKENS = 15
+    CACHED_TOKENS = 16  # of those prompt tokens: found in the prefix cache
 
 
 ROW_BYTES = mmap.PAGESIZE
+_STAGE_OFFSET = 2048
+_STAGE_BYTES = 256
 
 
 class EngineRow:
     """Named access to the row. One writer per cell: the core; of a dead or not yet started core, its parent."""
 
-    __slots__ = ("_cells",)
+    __slots__ = ("_cells", "_memory")
 
     def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
         self._cells = memory.cast("q")
 
     @classmethod
@@ -90,6 +99,16 @@ class EngineRow:
         self._cells[Field.HEARTBEAT] = time.monotonic_ns()
         self._cells[Field.RUNNING] = running
         self._cells[Field.WAITING] = waiting
+
+    @property
+    def stage(self) -> str:
+        """What the engine is doing while it loads, for people; empty if it does not say."""
+        return bytes(self._memory[_STAGE_OFFSET : _STAGE_OFFSET + _STAGE_BYTES]).split(b"\0")[0].decode(errors="ignore")
+
+    @stage.setter
+    def stage(self, text: str) -> None:
+        encoded = text.encode()[: _STAGE_BYTES - 1]
+        self._memory[_STAGE_OFFSET : _STAGE_OFFSET + _STAGE_BYTES] = encoded.ljust(_STAGE_BYTES, b"\0")
 
     @property
     def seconds_since_beat(self) -> float:

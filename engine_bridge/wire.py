@@ -7,10 +7,11 @@ engine step's share (from it). Token ids travel as little-endian int32 bytes, ve
 Evolution: append fields, with a default; never move, retype or reuse one. Anything else raises WIRE_VERSION, which the
 handshake compares, so two incompatible ends fail at the start and not in the middle of somebody's answer.
 
-The rule that everything else relies on: **every Generate or Embed ends in exactly one of** an Output with a
-finish_reason, an Embedding, or a Failure — also when the engine ends it by itself. A Generate is acknowledged first, by
-Accepted or at once by its end, so that a stream's status line can wait for the verdict and for nothing more. (An Embed
-has no Accepted: its answer is a single message, and a second one would only wake the API server twice.)
+The rule that everything else relies on: **every Generate, Embed, Score or Admin ends in exactly one of** an Output
+with a finish_reason, an Embedding, Scores, an AdminDone, or a Failure — also when the engine ends it by itself. A
+Generate is acknowledged first, by Accepted or at once by its end, so that a stream's status line can wait for the
+verdict and for nothing more. (The others have no Accepted: their answer is a single message, and a second one would
+only wake the API server twice.)
 
 Request ids are small integers private to one API server; the ROUTER socket's identity frame says whose they are.
 """
@@ -71,10 +72,11 @@ class SamplingParams(_Part, frozen=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None  # None = off; 0 = only the sampled token's; n = and the n best
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
-    json_schema: str | None = None  # constrain the output; at most one of these three
+    json_schema: str | None = None  # constrain the output; at most one of these and of structural_tag
     regex: str | None = None
     grammar: str | None = None  # EBNF / GBNF, as the engine understands it
     lora: str | None = None
+    structural_tag: str | None = None  # the fourth way to constrain the output: SGLang's and xgrammar's JSON document
 
 
 class Generate(_Message, frozen=True, tag="g"):
@@ -96,6 +98,24 @@ class Embed(_Message, frozen=True, tag="e"):
     dimensions: int | None = None  # cut, then normalised again; None = the model's own size
     client_request_id: str | None = None
     priority: int = 0
+
+
+class Score(_Message, frozen=True, tag="s"):
+    """How likely is each of these tokens to follow prompt_token_ids (int32 bytes)? Nothing is generated."""
+
+    request_id: int
+    prompt_token_ids: bytes
+    label_token_ids: tuple[int, ...]
+    client_request_id: str | None = None
+    priority: int = 0
+
+
+class Admin(_Message, frozen=True, tag="m"):
+    """Do something to the engine as a whole; `verb` is one of Capabilities.admin, `arguments` a JSON object."""
+
+    request_id: int
+    verb: str
+    arguments: bytes = b"{}"
 
 
 class Abort(_Message, frozen=True, tag="a"):
@@ -140,6 +160,12 @@ class Capabilities(_Part, frozen=True):
     temperature: float | None = None  # the model's own sampling defaults (generation_config), None = ours
     top_p: float | None = None
     top_k: int | None = None
+    score: bool = False  # a Score is answered
+    structural_tag: bool = False
+    priority: bool = False  # a request's priority has an effect
+    admin: tuple[str, ...] = ()  # the verbs that an Admin may have
+    model_type: str = ""  # the model's own description of itself, where it has one
+    architectures: tuple[str, ...] = ()
 
 
 class Welcome(_Message, frozen=True, tag="w"):
@@ -191,6 +217,21 @@ class Embedding(_Message, frozen=True, tag="v"):
     queued_seconds: float = 0.0
 
 
+class Scores(_Message, frozen=True, tag="l"):
+    """The one answer to a Score: the natural logarithm of each label's probability, among the whole vocabulary."""
+
+    request_id: int
+    logprobs: tuple[float, ...]
+    queued_seconds: float = 0.0
+
+
+class AdminDone(_Message, frozen=True, tag="n"):
+    """The answer to an Admin that was done: a JSON object. One that was not gets a Failure."""
+
+    request_id: int
+    document: bytes = b"{}"
+
+
 class Failure(_Message, frozen=True, tag="f"):
     """The end of a request that the engine could not serve."""
 
@@ -205,9 +246,9 @@ class EngineDown(_Message, frozen=True, tag="d"):
     message: str
 
 
-ToCore = Hello | Generate | Embed | Abort | AbortByClientId
-ToServer = Welcome | Rejected | Accepted | Output | Embedding | Failure | EngineDown
-Request = Generate | Embed
+ToCore = Hello | Generate | Embed | Score | Admin | Abort | AbortByClientId
+ToServer = Welcome | Rejected | Accepted | Output | Embedding | Scores | AdminDone | Failure | EngineDown
+Request = Generate | Embed | Score
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_core = msgspec.msgpack.Decoder(list[ToCore]).decode

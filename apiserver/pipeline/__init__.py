@@ -7,7 +7,7 @@ import msgspec
 
 from apiserver.card import Card
 from apiserver.errors import ApiError, Internal, InvalidRequest, Unavailable
-from apiserver.events import Detokenized, Embedded, Event, Rendered, Started
+from apiserver.events import Detokenized, Embedded, Event, Rendered, Scored, Started
 from apiserver.pipeline.capable import check_capable
 from apiserver.pipeline.decode import Decoder
 from apiserver.pipeline.lane import Lane
@@ -17,11 +17,12 @@ from apiserver.pipeline.prepare import (
     prepare_embed,
     prepare_generate,
     prepare_render,
+    prepare_score,
     prepare_tokenize,
 )
-from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, RenderJob, TokenizeJob
+from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, RenderJob, ScoreJob, TokenizeJob
 from apiserver.timings import Timings
-from engine_bridge.client import EngineClient, EngineUnavailable, Submission
+from engine_bridge.client import Answer, EngineClient, EngineUnavailable, Submission
 from engine_bridge.wire import (
     Capabilities,
     Embed,
@@ -31,6 +32,8 @@ from engine_bridge.wire import (
     FinishReason,
     Generate,
     Output,
+    Score,
+    Scores,
 )
 
 Events = AsyncGenerator[list[Event]]
@@ -53,6 +56,8 @@ class Pipeline:
                 return self._generate(job, card, timings)
             case EmbedJob():
                 return self._embed(job, card, timings)
+            case ScoreJob():
+                return self._score(job, card, timings)
             case TokenizeJob():
                 return self._tokenize(job, card, timings)
             case DetokenizeJob():
@@ -96,6 +101,35 @@ class Pipeline:
                             raise _failure(answer, f"input[{index}]")
                         timings.queue = max(timings.queue, answer.queued_seconds)
                         events.append(Embedded(index, answer.vector))
+                    timings.engine = time.perf_counter() - submitted - timings.queue
+                    yield events
+        except EngineUnavailable as error:
+            raise Unavailable(str(error)) from error
+
+    async def _score(self, job: ScoreJob, card: Card, timings: Timings) -> Events:
+        try:
+            capabilities = self._client.require()
+            if not capabilities.score:
+                raise InvalidRequest(f"The engine ({capabilities.engine}) cannot score tokens.", param="model")
+            prepared = await self._lane.run(prepare_score, job, card, timings)
+            labels = [tuple(label) for label in job.labels]
+            async with self._client.open() as submission:
+                requests = [
+                    Score(submission.new_id(), packed, labels[index % len(labels)], job.client_request_id, job.priority)
+                    for index, packed in enumerate(prepared.packed)
+                ]
+                indexes = {request.request_id: index for index, request in enumerate(requests)}
+                submission.submit(requests)
+                submitted = time.perf_counter()
+                yield [Started(prepared.prompts)]
+                while indexes:
+                    events: list[Event] = []
+                    for answer in await submission.receive():
+                        index = indexes.pop(answer.request_id)
+                        if type(answer) is not Scores:
+                            raise _failure(answer, job.prompts[index].param)
+                        timings.queue = max(timings.queue, answer.queued_seconds)
+                        events.append(Scored(index, answer.logprobs))
                     timings.engine = time.perf_counter() - submitted - timings.queue
                     yield events
         except EngineUnavailable as error:
@@ -163,7 +197,7 @@ class Pipeline:
         return requests, decoders
 
 
-def _feed(answer: Output | Embedding | Failure, decoder: Decoder, submission: Submission, events: list[Event]) -> int:
+def _feed(answer: Answer, decoder: Decoder, submission: Submission, events: list[Event]) -> int:
     """Append what this answer means; returns 1 if it ended its choice."""
     if decoder.finished:
         return 0  # a stop string ended it; these tokens were on their way
@@ -182,14 +216,14 @@ def _feed(answer: Output | Embedding | Failure, decoder: Decoder, submission: Su
     return 1
 
 
-def _raise_failures(answers: Sequence[Output | Embedding | Failure]) -> None:
+def _raise_failures(answers: Sequence[Answer]) -> None:
     """A refusal that came before the headers left keeps its status."""
     for answer in answers:
         if type(answer) is Failure and answer.kind is not FailureKind.ABORTED:
             raise _failure(answer, None)
 
 
-def _failure(answer: Output | Embedding | Failure, param: str | None) -> ApiError:
+def _failure(answer: Answer, param: str | None) -> ApiError:
     """The client's view of an engine's failure."""
     if type(answer) is not Failure:
         return Internal("The engine gave an answer of the wrong kind.")

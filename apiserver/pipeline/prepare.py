@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from apiserver.card import Card
 from apiserver.events import PreparedPrompt
 from apiserver.pipeline.preprocess import Preprocessor, Room, fill_max_tokens
-from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, RenderJob, TokenizeJob
+from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, RenderJob, ScoreJob, TokenizeJob
 from apiserver.timings import Timings
 from engine_bridge.wire import SamplingParams, pack_ids
 
@@ -41,6 +41,15 @@ def prepare_render(preprocessor: Preprocessor, job: RenderJob, card: Card, timin
 
 def prepare_embed(preprocessor: Preprocessor, job: EmbedJob, card: Card, timings: Timings) -> Prepared:
     """Raises InvalidRequest for whatever the engine must not see."""
+    room = Room(card.max_model_len, reserved=0)
+    prompts = [preprocessor.prepare(prompt, card, room, job.truncation, timings) for prompt in job.prompts]
+    return Prepared(prompts, _pack(prompts), [])
+
+
+def prepare_score(preprocessor: Preprocessor, job: ScoreJob, card: Card, timings: Timings) -> Prepared:
+    """Raises InvalidRequest for whatever the engine must not see."""
+    for label in job.labels:
+        preprocessor.check_ids(label, "label_token_ids", card.vocab_size)
     room = Room(card.max_model_len, reserved=0)
     prompts = [preprocessor.prepare(prompt, card, room, job.truncation, timings) for prompt in job.prompts]
     return Prepared(prompts, _pack(prompts), [])

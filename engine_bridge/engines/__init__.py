@@ -1,18 +1,18 @@
-"""What an engine is, to the core: four calls and one callback, all on the core's loop.
+"""What an engine is, to the core: five calls and one callback, all on the core's loop.
 
 An engine whose step blocks runs it in a thread of its own (the step must release the GIL) and comes back to the loop
 with `loop.call_soon_threadsafe`; the core itself never blocks.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from engine_bridge.wire import Capabilities, Embedding, Failure, Output, Request
+from engine_bridge.wire import Capabilities, Embedding, Failure, Output, Request, Scores
 
 Key = tuple[bytes, int]
 """Whose request (the ROUTER identity) and which (its request_id there). Opaque to engines, but hashable and unique."""
 
-Answer = Output | Embedding | Failure
+Answer = Output | Embedding | Scores | Failure
 
 Emit = Callable[[Sequence[tuple[Key, Answer]]], None]
 """Call on the loop, once per step, with that step's answers for all requests."""
@@ -21,8 +21,9 @@ Emit = Callable[[Sequence[tuple[Key, Answer]]], None]
 class Engine(Protocol):
     """A loaded model that takes token ids and gives token ids or vectors.
 
-    Every submitted request gets exactly one end (an Output with a finish_reason, an Embedding or a Failure) unless it
-    was aborted through `abort`, after which nothing more is emitted for it. Answers carry `request_id = key[1]`.
+    Every submitted request gets exactly one end (an Output with a finish_reason, an Embedding, Scores or a Failure)
+    unless it was aborted through `abort`, after which nothing more is emitted for it. Answers carry
+    `request_id = key[1]`.
     """
 
     async def start(self, emit: Emit) -> Capabilities:
@@ -41,6 +42,10 @@ class Engine(Protocol):
         """How many requests are running, and how many wait."""
         ...
 
+    async def admin(self, verb: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Do one of the verbs of its capabilities; returns what JSON can hold. Raises EngineRefusal if it cannot."""
+        ...
+
     async def close(self) -> None:
         """Stop all work and threads, and free the model."""
         ...
@@ -48,3 +53,7 @@ class Engine(Protocol):
 
 class EngineError(Exception):
     """The engine cannot start or go on; the message is one line for the person at the terminal."""
+
+
+class EngineRefusal(Exception):
+    """What was asked of the engine as a whole cannot be done; the message is one sentence for the client."""

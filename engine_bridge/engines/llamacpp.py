@@ -15,10 +15,11 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from engine_bridge.engines import Answer, Emit, EngineError, Key
+from engine_bridge.engines import Answer, Emit, EngineError, EngineRefusal, Key
 from engine_bridge.engines.gguf import GgufHeader
 from engine_bridge.engines.llamacpp_request import Refused, Run, check
 from engine_bridge.engines.llamacpp_server import LlamaCppOptions, open_server, own_signal_handlers
@@ -78,6 +79,9 @@ class LlamaCppEngine:
 
     def counts(self) -> tuple[int, int]:
         return self._busy_slots, len(self._waiting)
+
+    async def admin(self, verb: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise EngineRefusal(f"this engine cannot do '{verb}'")
 
     async def close(self) -> None:
         self.abort(list(self._live))

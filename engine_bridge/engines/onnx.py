@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from engine_bridge.engines import Answer, Emit, EngineError, Key
+from engine_bridge.engines import Answer, Emit, EngineError, EngineRefusal, Key
 from engine_bridge.wire import Capabilities, Embed, Embedding, Failure, FailureKind, Request
 
 if TYPE_CHECKING:
@@ -117,6 +117,9 @@ class OnnxEngine:
 
     def counts(self) -> tuple[int, int]:
         return self._running, len(self._waiting)
+
+    async def admin(self, verb: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise EngineRefusal(f"this engine cannot do '{verb}'")
 
     async def close(self) -> None:
         with self._work:

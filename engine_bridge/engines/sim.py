@@ -18,13 +18,14 @@ import signal
 import time
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from engine_bridge import wire
-from engine_bridge.engines import Answer, Emit, Key
+from engine_bridge.engines import Answer, Emit, EngineRefusal, Key
 from engine_bridge.wire import (
     Capabilities,
     Embed,
@@ -35,6 +36,7 @@ from engine_bridge.wire import (
     Generate,
     Output,
     Request,
+    Score,
     TokenLogprobs,
     pack_ids,
     unpack_ids,
@@ -148,7 +150,7 @@ class SimEngine:
         refused: list[tuple[Key, Answer]] = []
         for key, request in requests:
             self._note(request)
-            if isinstance(request, Generate) != (options.task == "generate"):
+            if not isinstance(request, Generate if options.task == "generate" else Embed):
                 refused.append((key, Failure(key[1], FailureKind.INVALID, f"this engine can only {options.task}")))
             elif options.max_waiting and len(self._waiting) >= options.max_waiting:
                 refused.append((key, Failure(key[1], FailureKind.OVERLOADED, "the engine's queue is full")))
@@ -175,6 +177,9 @@ class SimEngine:
 
     def counts(self) -> tuple[int, int]:
         return len(self._running), len(self._waiting)
+
+    async def admin(self, verb: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise EngineRefusal(f"this engine cannot do '{verb}'")
 
     async def close(self) -> None:
         if self._stepping is not None:
@@ -207,6 +212,7 @@ class SimEngine:
             key, request, arrived = self._waiting.popleft()
             token_ids = unpack_ids(request.prompt_token_ids)
             prefilled += len(token_ids)
+            assert not isinstance(request, Score), "submit has refused it"
             running = _Running(key, request, token_ids, self._fault_of(token_ids), time.monotonic() - arrived)
             running.state = zlib.crc32(request.prompt_token_ids)
             if type(request) is Generate:

@@ -1,8 +1,9 @@
 """EngineClient, Core and the simulated engine in one loop: the handshake, requests, the end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -300,6 +301,9 @@ class Broken:
 
     def counts(self) -> tuple[int, int]:
         return 0, 0
+
+    async def admin(self, verb: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise RuntimeError("a bug in the engine")
 
     async def close(self) -> None:
         pass

@@ -41,6 +41,7 @@ sampling_params = st.builds(
     regex=optional_texts,
     grammar=optional_texts,
     lora=optional_texts,
+    structural_tag=optional_texts,
 )
 capabilities = st.builds(
     Capabilities,
@@ -59,11 +60,15 @@ to_core: st.SearchStrategy[wire.ToCore] = st.one_of(
     st.builds(wire.Hello, counts),
     st.builds(wire.Generate, ids, packed_ids, sampling_params, optional_texts, numbers, optional_texts),
     st.builds(wire.Embed, ids, packed_ids, st.none() | counts, optional_texts, numbers),
+    st.builds(wire.Score, ids, packed_ids, st.lists(counts, max_size=4).map(tuple)),
+    st.builds(wire.Admin, ids, texts, st.binary(max_size=20)),
     st.builds(wire.Abort, st.lists(ids, max_size=5).map(tuple)),
     st.builds(wire.AbortByClientId, texts),
 )
 to_server: st.SearchStrategy[wire.ToServer] = st.one_of(
     st.builds(wire.Welcome, counts, counts, capabilities),
+    st.builds(wire.Scores, ids, st.lists(floats, max_size=4).map(tuple)),
+    st.builds(wire.AdminDone, ids, st.binary(max_size=20)),
     st.builds(wire.Rejected, counts, texts),
     st.builds(wire.Accepted, st.lists(ids, max_size=5).map(tuple)),
     st.builds(

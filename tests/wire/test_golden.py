@@ -12,6 +12,8 @@ from engine_bridge.wire import (
     Abort,
     AbortByClientId,
     Accepted,
+    Admin,
+    AdminDone,
     Capabilities,
     Embed,
     Embedding,
@@ -24,6 +26,8 @@ from engine_bridge.wire import (
     Output,
     Rejected,
     SamplingParams,
+    Score,
+    Scores,
     TokenLogprobs,
     Welcome,
 )
@@ -34,10 +38,8 @@ TO_CORE: list[tuple[wire.ToCore, str]] = [
     (Hello(1), "9192a16801"),
     (
         Generate(1, IDS, SamplingParams()),
-        "9197a16701c40c01000000020000002c010000"
-        "dc001310cb3ff0000000000000cb3ff0000000000000ffcb0000000000000000c0cb0000000000000000cb0000000000000000"
-        "cb3ff000000000000000c29090c0c0c0c0c0c0"
-        "c000c0",
+        "9197a16701c40c01000000020000002c010000dc001410cb3ff0000000000000cb3ff0000000000000ffcb00000000000000"
+        "00c0cb0000000000000000cb0000000000000000cb3ff000000000000000c29090c0c0c0c0c0c0c0c000c0",
     ),
     (
         Generate(
@@ -68,10 +70,9 @@ TO_CORE: list[tuple[wire.ToCore, str]] = [
             priority=-3,
             cache_salt="salt",
         ),
-        "9197a16702c40c01000000020000002c010000"
-        "dc001305cb3fe0000000000000cb3feccccccccccccd28cb3fb999999999999af9cb3fd0000000000000cbbfd0000000000000"
-        "cb3ff800000000000002c3920304919205cbbff00000000000000200a27b7da2612ba4726f6f74a178"
-        "a8636c69656e742d31fda473616c74",
+        "9197a16702c40c01000000020000002c010000dc001405cb3fe0000000000000cb3feccccccccccccd28cb3fb99999999999"
+        "9af9cb3fd0000000000000cbbfd0000000000000cb3ff800000000000002c3920304919205cbbff00000000000000200a27b"
+        "7da2612ba4726f6f74a178c0a8636c69656e742d31fda473616c74",
     ),
     (Embed(3, IDS), "9196a16503c40c01000000020000002c010000c0c000"),
     (
@@ -79,13 +80,15 @@ TO_CORE: list[tuple[wire.ToCore, str]] = [
         "9196a16504c40c01000000020000002c01000040a8636c69656e742d3201",
     ),
     (Abort((5, 6)), "9192a161920506"),
+    (Score(5, IDS, (7, 8)), "9196a17305c40c01000000020000002c010000920708c000"),
+    (Admin(6, "flush_cache"), "9194a16d06ab666c7573685f6361636865c4027b7d"),
     (AbortByClientId("client-1"), "9192a163a8636c69656e742d31"),
 ]
 
 TO_SERVER: list[tuple[wire.ToServer, str]] = [
     (
         Welcome(1, 2, Capabilities("generate", 4096, 259)),
-        "9194a1770102dc0012a867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0",
+        "9194a1770102dc0018a867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0c2c2c290a090",
     ),
     (
         Welcome(
@@ -112,8 +115,8 @@ TO_SERVER: list[tuple[wire.ToServer, str]] = [
                 top_k=20,
             ),
         ),
-        "9194a1770103dc0012a5656d626564cd0200cd773a9166cd0180c314c3c3c3c3c3c3c3a373696d"
-        "cb3fe6666666666666cb3fe999999999999a14",
+        "9194a1770103dc0018a5656d626564cd0200cd773a9166cd0180c314c3c3c3c3c3c3c3a373696dcb3fe6666666666666cb3f"
+        "e999999999999a14c2c2c290a090",
     ),
     (Rejected(1, "no"), "9193a17201a26e6f"),
     (Accepted((1, 2)), "9192a16b920102"),
@@ -134,6 +137,8 @@ TO_SERVER: list[tuple[wire.ToServer, str]] = [
         "92c092cbc0000000000000009003cb3fd0000000000000",
     ),
     (Embedding(3, bytes.fromhex("0000803f"), 0.25), "9194a17603c4040000803fcb3fd0000000000000"),
+    (Scores(5, (-0.5, -1.0)), "9194a16c0592cbbfe0000000000000cbbff0000000000000cb0000000000000000"),
+    (AdminDone(6), "9193a16e06c4027b7d"),
     (Failure(4, FailureKind.OVERLOADED, "full"), "9194a1660401a466756c6c"),
     (EngineDown("bye"), "9192a164a3627965"),
 ]
@@ -141,8 +146,21 @@ TO_SERVER: list[tuple[wire.ToServer, str]] = [
 EARLIER: list[tuple[wire.ToServer, str]] = [
     (Output(1), "9198a16f01c400c0c0c0c000"),  # before queued_seconds
     (Embedding(3, bytes.fromhex("0000803f")), "9193a17603c4040000803f"),  # before queued_seconds
+    (
+        Welcome(1, 2, Capabilities("generate", 4096, 259)),
+        "9194a1770102dc0012a867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0",
+    ),  # before score, priority and admin
 ]
 """What this version looked like before fields were appended to it; it must always be readable."""
+
+
+EARLIER_TO_CORE: list[tuple[wire.ToCore, str]] = [
+    (
+        Generate(1, IDS, SamplingParams()),
+        "9197a16701c40c01000000020000002c010000dc001310cb3ff0000000000000cb3ff0000000000000ffcb00000000000000"
+        "00c0cb0000000000000000cb0000000000000000cb3ff000000000000000c29090c0c0c0c0c0c0c000c0",
+    ),  # before structural_tag
+]
 
 
 def name_of(value: Any) -> str | None:
@@ -168,6 +186,11 @@ def test_a_message_to_an_api_server_has_its_bytes(message: wire.ToServer, golden
 @pytest.mark.parametrize(("message", "golden"), EARLIER, ids=name_of)
 def test_what_this_version_once_was_can_still_be_read(message: wire.ToServer, golden: str) -> None:
     assert wire.decode_to_server(bytes.fromhex(golden)) == [message]
+
+
+@pytest.mark.parametrize(("message", "golden"), EARLIER_TO_CORE, ids=name_of)
+def test_what_an_earlier_api_server_sends_can_still_be_read(message: wire.ToCore, golden: str) -> None:
+    assert wire.decode_to_core(bytes.fromhex(golden)) == [message]
 
 
 def test_every_kind_of_message_is_here() -> None:
