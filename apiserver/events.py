@@ -6,11 +6,12 @@ answer is the fold of the very events that a stream sends, so the two cannot dis
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from engine_bridge.wire import FinishReason, SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedPrompt:
+class PreparedPrompt(msgspec.Struct, frozen=True, gc=False):
     """A prompt as the engine gets it. `text` is None where the client sent ids and nobody needs the text."""
 
     token_ids: list[int]
@@ -18,8 +19,7 @@ class PreparedPrompt:
     token_texts: list[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     """A token with its logprob, and the best alternatives (whose own `top` is empty)."""
 
     token_id: int
@@ -30,15 +30,13 @@ class TokenLogprob:
     offset: int = 0  # where it begins in prompt + completion, in characters
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True, gc=False):
     """Everything is validated and queued: a stream's headers may go out."""
 
     prompts: list[PreparedPrompt]
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """More text of one choice: whole characters, no part of a stop string.
 
     `token_ids` are the ids since the last delta, the ones whose text is still held back included. A delta without text
@@ -47,22 +45,20 @@ class TextDelta:
 
     index: int
     text: str
-    token_ids: list[int] = field(default_factory=list[int])
+    token_ids: list[int] = msgspec.field(default_factory=list[int])
     logprobs: list[TokenLogprob] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
     """More of what the model thinks before it answers; like a TextDelta, and never part of the content."""
 
     index: int
     text: str
-    token_ids: list[int] = field(default_factory=list[int])
+    token_ids: list[int] = msgspec.field(default_factory=list[int])
     logprobs: list[TokenLogprob] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
+class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
     """More of one tool call of one choice. `call` counts from 0; the calls of a choice come one after another.
 
     The first delta of a call carries its `id` and `name` (the whole name), the later ones neither; the `arguments` of
@@ -74,20 +70,18 @@ class ToolCallDelta:
     arguments: str
     id: str | None = None
     name: str | None = None
-    token_ids: list[int] = field(default_factory=list[int])
+    token_ids: list[int] = msgspec.field(default_factory=list[int])
     logprobs: list[TokenLogprob] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptScored:
+class PromptScored(msgspec.Struct, frozen=True, gc=False):
     """The prompt's own logprobs, one a token; before any delta of its index."""
 
     index: int
     logprobs: list[TokenLogprob]
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True, gc=False):
     """The end of one choice. `stop_reason` is the stop string or extra stop token, `matched_stop` an EOS id as well."""
 
     index: int
@@ -101,32 +95,28 @@ class Finished:
     reasoning_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
+class Embedded(msgspec.Struct, frozen=True, gc=False):
     """One prompt's vector as little-endian float32 bytes."""
 
     index: int
     vector: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(msgspec.Struct, frozen=True, gc=False):
     """The labels' logprobs after one prompt, in the order that the labels were given in."""
 
     index: int
     logprobs: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Detokenized:
+class Detokenized(msgspec.Struct, frozen=True, gc=False):
     """One list of ids as text."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(msgspec.Struct, frozen=True, gc=False):
     """One prompt's sampling params, as they would be sent with it."""
 
     index: int

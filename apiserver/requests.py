@@ -5,14 +5,14 @@ A job is a list of prompts; a generating job makes `n` choices of each. Every ch
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from engine_bridge.wire import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True, gc=False):
     """A prompt as text. `param` is where the client wrote it, for error messages ("prompt", "input[3]")."""
 
     text: str
@@ -20,16 +20,14 @@ class Text:
     add_special_tokens: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TokenIds:
+class TokenIds(msgspec.Struct, frozen=True, gc=False):
     """A prompt that goes round the tokenizer; ids are checked against the model's vocabulary."""
 
     token_ids: list[int]
     param: str
 
 
-@dataclass(frozen=True, slots=True)
-class Chat:
+class Chat(msgspec.Struct, frozen=True, gc=False):
     """A conversation, to be rendered by the chat template and encoded as it stands (templates write BOS themselves)."""
 
     messages: list[dict[str, Any]]
@@ -39,15 +37,14 @@ class Chat:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
-    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    variables: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     template: str | None = None  # a template from the request itself; only where the operator trusts it
 
 
 Prompt = Text | TokenIds | Chat
 
 
-@dataclass(frozen=True, slots=True)
-class Truncation:
+class Truncation(msgspec.Struct, frozen=True, gc=False):
     """Keep at most `keep` prompt tokens (-1: as many as the model takes), dropping them at `side`'s other end."""
 
     keep: int
@@ -55,8 +52,7 @@ class Truncation:
     param: str = "truncate_prompt_tokens"
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
+class Structure(msgspec.Struct, frozen=True, gc=False):
     """How an answer's text is taken apart, by the names of parsers in `apiserver.pipeline.parsers`; None: not at all.
 
     `tools` are OpenAI's function tools, `{"type": "function", "function": {"name", "description", "parameters"}}`: the
@@ -70,8 +66,7 @@ class Structure:
     thinking: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateJob:
+class GenerateJob(msgspec.Struct, frozen=True, gc=False):
     """Make `n` continuations of each prompt.
 
     `sampling_params.max_tokens` is filled in by the pipeline, prompt by prompt: from `max_tokens` where the client set
@@ -96,8 +91,7 @@ class GenerateJob:
     structure: Structure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EmbedJob:
+class EmbedJob(msgspec.Struct, frozen=True, gc=False):
     """Make one vector of each prompt."""
 
     prompts: list[Prompt]
@@ -107,8 +101,7 @@ class EmbedJob:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreJob:
+class ScoreJob(msgspec.Struct, frozen=True, gc=False):
     """How likely each label is as the next token of each prompt: one list of logprobs a prompt.
 
     `labels` holds one list of token ids for all prompts, or one for each of them.
@@ -121,24 +114,21 @@ class ScoreJob:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizeJob:
+class TokenizeJob(msgspec.Struct, frozen=True, gc=False):
     """Only render and encode: no engine takes part."""
 
     prompts: list[Prompt]
     with_token_texts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DetokenizeJob:
+class DetokenizeJob(msgspec.Struct, frozen=True, gc=False):
     """Only decode."""
 
     prompts: list[TokenIds]
     skip_special_tokens: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RenderJob:
+class RenderJob(msgspec.Struct, frozen=True, gc=False):
     """Everything up to the engine's door, and no further: what would be sent, or why it would be refused."""
 
     generate: GenerateJob

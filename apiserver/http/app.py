@@ -4,11 +4,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apiserver.board import Cell
 from apiserver.config import AccessSettings, HttpSettings
@@ -123,7 +121,25 @@ class _Target:
             await respond_error(call, error, self._dialect)
 
 
-def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> Starlette:
+class _Directory:
+    """The target of a path without parameters, at once. The rest is for Starlette's router, which tries one route's
+    pattern after the other.
+
+    Starlette's application is left out: its two error middlewares wrap every `send`, so each token's, and a _Target
+    lets nothing out that they would catch.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        plain = (route for route in router.routes if isinstance(route, Route) and not route.param_convertors)
+        self._targets = {route.path: route.app for route in plain}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        target = self._router if scope["root_path"] else self._targets.get(scope["path"], self._router)
+        await target(scope, receive, send)
+
+
+def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> ASGIApp:
     """The ASGI application of one API server."""
     ops = Ops(service)
     guard = KeyGuard(access.api_keys)
@@ -148,10 +164,8 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> 
     ]
     for path, handle in ops_handlers.items():
         routes.append(Route(path, target(path, handle, (*_GET, "POST") if path == "/ping" else _GET)))
-    app = Starlette(routes=routes, middleware=_middleware(access))
-    app.router.redirect_slashes = False
-    app.router.default = target(NO_ROUTE, _no_route, ())
-    return app
+    app = _Directory(Router(routes=routes, redirect_slashes=False, default=target(NO_ROUTE, _no_route, ())))
+    return _with_cors(app, access) if access.allowed_origins else app
 
 
 async def _no_route(call: Call) -> None:
@@ -159,17 +173,12 @@ async def _no_route(call: Call) -> None:
     raise NotFound(f"No such route: {call.scope['method']} {shown(path, most=100)}. GET /v1/models lists the models.")
 
 
-def _middleware(access: AccessSettings) -> Sequence[Middleware]:
-    """CORS is closed unless flags open it."""
-    if not access.allowed_origins:
-        return []
-    return [
-        Middleware(
-            CORSMiddleware,
-            allow_origins=access.allowed_origins,
-            allow_methods=access.allowed_methods,
-            allow_headers=access.allowed_headers,
-            allow_credentials=access.allow_credentials,
-            expose_headers=("x-request-id", "retry-after"),
-        )
-    ]
+def _with_cors(app: ASGIApp, access: AccessSettings) -> ASGIApp:
+    return CORSMiddleware(
+        app,
+        allow_origins=access.allowed_origins,
+        allow_methods=access.allowed_methods,
+        allow_headers=access.allowed_headers,
+        allow_credentials=access.allow_credentials,
+        expose_headers=("x-request-id", "retry-after"),
+    )

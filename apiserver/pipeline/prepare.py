@@ -1,6 +1,6 @@
 """A job's prompts → what the engine gets. Plain functions of a preprocessor, so that they can run in the lane too."""
 
-from dataclasses import dataclass
+import msgspec
 
 from apiserver.card import Card
 from apiserver.events import PreparedPrompt
@@ -10,8 +10,7 @@ from apiserver.timings import Timings
 from engine_bridge.wire import SamplingParams, pack_ids
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True, gc=False):
     """The prompts of a job, each with its ids as the wire has them and, for generation, its sampling params."""
 
     prompts: list[PreparedPrompt]

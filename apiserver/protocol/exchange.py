@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import msgspec
+
 from apiserver.card import Card
 from apiserver.errors import ApiError
 from apiserver.events import Event, Result
 from apiserver.requests import Job
 
 
-class Chunk(NamedTuple):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """One server-sent event: a JSON document (anything msgspec encodes; Raw for ready bytes), maybe with a name."""
 
     document: Any

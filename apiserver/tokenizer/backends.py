@@ -16,6 +16,7 @@ from apiserver.tokenizer.fast import FASTOKENS_VERSION, FastEncoder
 from apiserver.tokenizer.hf import HfTokenizer
 from apiserver.tokenizer.probe import PROBE_VERSION, NoVerdict, probe
 from apiserver.tokenizer.source import TokenizerError
+from apiserver.tokenizer.words import WordEncoder, is_word_by_word
 
 _VERSIONS = f"fastokens {FASTOKENS_VERSION} tokenizers {version('tokenizers')} probe {PROBE_VERSION}"
 
@@ -31,7 +32,13 @@ class TokenizerChoice:
     def make(self) -> tuple[HfTokenizer, Encoder]:
         """A tokenizer and an encoder that share nothing with any other. Load before the fork: it takes a second."""
         tokenizer = HfTokenizer(self.tokenizer_json)
-        return tokenizer, FastEncoder(self.tokenizer_json) if self.encoder_name == "fastokens" else tokenizer
+        match self.encoder_name:
+            case "fastokens":
+                return tokenizer, FastEncoder(self.tokenizer_json)
+            case "words":
+                return tokenizer, WordEncoder(self.tokenizer_json, tokenizer)
+            case _:
+                return tokenizer, tokenizer
 
 
 def choose(file: Path, wanted: BackendName, verdicts: Path) -> TokenizerChoice:
@@ -50,6 +57,8 @@ def choose(file: Path, wanted: BackendName, verdicts: Path) -> TokenizerChoice:
         return TokenizerChoice(tokenizer_json, "fastokens", "its ids agree with tokenizers'")
     if wanted == "fastokens":
         raise TokenizerError(f"--tokenizer-backend fastokens: {disagreement}")
+    if is_word_by_word(tokenizer_json):
+        return TokenizerChoice(tokenizer_json, "words", f"words do not depend on each other; {disagreement}")
     return TokenizerChoice(tokenizer_json, "hf", disagreement)
 
 
