@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import importlib
 import logging
 import os
@@ -19,6 +20,7 @@ from engine_bridge.transport import make_context
 
 ENGINES = ("sim", "llamacpp", "onnx")
 EXIT_CANNOT_START = 3
+_GC_THRESHOLDS = (10_000, 20, 50)  # a step makes many containers and no cycles
 
 
 class EngineModule(Protocol):
@@ -55,6 +57,7 @@ async def serve(engine: Engine, row: EngineRow, options: argparse.Namespace) -> 
 def main() -> int:
     options = parse(sys.argv[1:])
     logging.basicConfig(level=logging.INFO, format="engine  %(levelname)s %(message)s", stream=sys.stderr)
+    gc.set_threshold(*_GC_THRESHOLDS)
     row = EngineRow.attach(options.status_fd)
     row.set(Field.PID, os.getpid())
     row.set(Field.STARTED, time.monotonic_ns())
