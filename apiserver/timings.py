@@ -8,7 +8,7 @@ class Timings:
     """Seconds. Filled in along the way; what did not happen stays 0."""
 
     parse: float = 0.0  # JSON and validation
-    wait: float = 0.0  # for the preprocessing thread, where that was used
+    wait: float = 0.0  # for a turn of the loop's, or for the preprocessing thread, where there was one
     render: float = 0.0  # chat template → text
     tokenize: float = 0.0  # text → ids
     queue: float = 0.0  # in the engine, before the first step

@@ -5,6 +5,7 @@ encoder. Its rules, from the seeds of this project:
 
 - what runs in it has an encoder and templates of its own: two users of one tokenizer raise "Already borrowed";
 - short work stays on the loop and pays no hop; a request hops once at most, after it was validated;
+- what is short but not small takes a turn of the loop for itself: see `turnstile`;
 - in `arrival` order nothing overtakes: while a job is outstanding, short work queues behind it. A job whose client has
   left keeps its place until it ends (priorities in the engine rely on the order);
 - in `ready` order short work goes on inline, past a long job;
@@ -22,6 +23,7 @@ from apiserver.card import Card
 from apiserver.config import Order
 from apiserver.pipeline.pace import Pace
 from apiserver.pipeline.preprocess import Preprocessor
+from apiserver.pipeline.turnstile import Turnstile
 from apiserver.requests import Job
 from apiserver.timings import Timings
 
@@ -41,6 +43,7 @@ class Lane:
         self._order = order
         self._limit_seconds = limit_seconds
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preprocess")
+        self._turnstile = Turnstile()
         self.outstanding = 0
 
     @property
@@ -52,12 +55,21 @@ class Lane:
         self, prepare: Callable[[Preprocessor, J, Card, Timings], T], job: J, card: Card, timings: Timings
     ) -> T:
         """The result of `prepare`, called with a preprocessor that nobody else uses meanwhile."""
+        turnstile = self._turnstile
+        arrived = began = time.perf_counter()
+        if turnstile.is_shut and self._order != "inline":
+            await turnstile.wait()
+            began = time.perf_counter()
+            timings.wait = began - arrived
         if self._goes_inline(job):
-            return prepare(self._inline, job, card, timings)
-        queued = time.perf_counter()
+            try:
+                return prepare(self._inline, job, card, timings)
+            finally:
+                turnstile.leave(time.perf_counter() - began)
+        turnstile.leave(0.0)
 
         def turn() -> T:
-            timings.wait = time.perf_counter() - queued
+            timings.wait = time.perf_counter() - arrived
             return prepare(self._threaded, job, card, timings)
 
         return await self._run_threaded(turn)
