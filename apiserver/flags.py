@@ -37,6 +37,7 @@ class ServeSettings:
     tokenizer_backend: BackendName
     preprocess_order: Order
     chat_template: str | None
+    escape_special_tokens: bool
     served_model_name: tuple[str, ...]
     max_model_len: int | None
     any_model: bool
@@ -100,6 +101,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="auto: fastokens where its ids agree with tokenizers'",
     )
     group.add_argument("--chat-template", metavar="FILE", help="a jinja file, or the template itself")
+    group.add_argument(
+        "--escape-special-tokens",
+        action="store_true",
+        help="control tokens that a client writes into a message are text to the model (byte-level BPE only)",
+    )
     group.add_argument("--served-model-name", nargs="+", metavar="NAME", help="names that clients may use")
     group.add_argument("--any-model", action="store_true", help="accept every model name")
     group.add_argument("--max-model-len", "--context-length", type=int, help="prompt plus output tokens, at most")
@@ -188,6 +194,7 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         tokenizer_backend=options.tokenizer_backend,
         preprocess_order="inline" if options.preprocess_inline else options.preprocess_order,
         chat_template=options.chat_template,
+        escape_special_tokens=options.escape_special_tokens,
         served_model_name=tuple(_strings(options.served_model_name or [])),
         max_model_len=options.max_model_len,
         any_model=options.any_model,

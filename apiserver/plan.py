@@ -7,7 +7,9 @@ from pathlib import Path
 from apiserver import models
 from apiserver.flags import ServeSettings
 from apiserver.launch_error import LaunchError
+from apiserver.pipeline.escape import Escaper
 from apiserver.pipeline.preprocess import Preprocessor
+from apiserver.tokenizer import Encoder, Tokenizer
 from apiserver.tokenizer.backends import TokenizerChoice, choose
 from apiserver.tokenizer.byte import CHAT_TEMPLATE, byte_tokenizer_json
 from apiserver.tokenizer.source import TokenizerFiles, prepare
@@ -50,11 +52,19 @@ class ModelText:
     choice: TokenizerChoice
     files: TokenizerFiles | None
     template: str | None
+    escape_special_tokens: bool = False
 
     def preprocessor(self) -> Preprocessor:
-        """A new one, with backends and a template environment of its own. Raises TemplateError."""
+        """A new one, with backends and a template environment of its own. Raises TemplateError or LaunchError."""
         tokenizer, encoder = self.choice.make()
-        return Preprocessor(tokenizer, encoder, self.chat_template(), self._special_tokens)
+        escaper = self._escaper(tokenizer, encoder) if self.escape_special_tokens else None
+        return Preprocessor(tokenizer, encoder, self.chat_template(), self._special_tokens, escaper)
+
+    def _escaper(self, tokenizer: Tokenizer, encoder: Encoder) -> Escaper:
+        try:
+            return Escaper(tokenizer, encoder)
+        except ValueError as error:
+            raise LaunchError(f"--escape-special-tokens: {error}") from error
 
     def chat_template(self) -> ChatTemplate | None:
         """Compiled, with an environment of its own. Raises TemplateError."""
@@ -74,7 +84,8 @@ def read_text(settings: ServeSettings, plan: Plan) -> ModelText:
         choice = choose(files.tokenizer_json, settings.tokenizer_backend, cache)
         template = files.chat_template
     better = settings.chat_template or plan.chat_template
-    return ModelText(choice, files, _read_template(better) if better is not None else template)
+    template = _read_template(better) if better is not None else template
+    return ModelText(choice, files, template, settings.escape_special_tokens)
 
 
 def _read_template(source: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from apiserver.card import Card
 from apiserver.errors import ContextLengthExceeded, InvalidRequest, shown
 from apiserver.events import PreparedPrompt
+from apiserver.pipeline.escape import Escaper, Hidden
 from apiserver.requests import Chat, GenerateJob, Prompt, Text, TokenIds, Truncation
 from apiserver.timings import Timings
 from apiserver.tokenizer import Encoder, Tokenizer
@@ -40,11 +41,13 @@ class Preprocessor:
         encoder: Encoder,
         template: ChatTemplate | None,
         special_tokens: Mapping[str, str],
+        escaper: Escaper | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.encoder = encoder
         self.template = template
         self._special_tokens = special_tokens
+        self._escaper = escaper
 
     def prepare(
         self, prompt: Prompt, card: Card, room: Room | None, truncation: Truncation | None, timings: Timings
@@ -63,12 +66,7 @@ class Preprocessor:
                 token_ids = self._encode(text, prompt.add_special_tokens, prompt.param, room, truncation)
                 timings.tokenize += time.perf_counter() - began
             case Chat():
-                began = time.perf_counter()
-                text = _usable(self._render(prompt), prompt.param)
-                rendered = time.perf_counter()
-                token_ids = self._encode(text, prompt.add_special_tokens, prompt.param, room, truncation)
-                timings.render += rendered - began
-                timings.tokenize += time.perf_counter() - rendered
+                text, token_ids = self._chat(prompt, room, truncation, timings)
         if room is not None:
             if not token_ids:
                 raise InvalidRequest(f"{prompt.param} is empty: a prompt needs at least one token.", param=prompt.param)
@@ -77,6 +75,38 @@ class Preprocessor:
             if truncation is not None and len(token_ids) >= _most(truncation, room):
                 text = None  # it is not what the ids say any more
         return PreparedPrompt(token_ids, text)
+
+    def _chat(
+        self, chat: Chat, room: Room | None, truncation: Truncation | None, timings: Timings
+    ) -> tuple[str, list[int]]:
+        began = time.perf_counter()
+        hidden = self._hide(chat) if self._escaper is not None else None
+        text = _usable(self._render(chat if hidden is None else hidden.chat), chat.param)
+        rendered = time.perf_counter()
+        if hidden is None:
+            token_ids = self._encode(text, chat.add_special_tokens, chat.param, room, truncation)
+        else:
+            parts, text = hidden.parts(text), hidden.text(text)
+            token_ids = self._encode_parts(parts, text, chat, room, truncation)
+        timings.render += rendered - began
+        timings.tokenize += time.perf_counter() - rendered
+        return text, token_ids
+
+    def _hide(self, chat: Chat) -> Hidden | None:
+        assert self._escaper is not None
+        try:
+            return self._escaper.hide(chat)
+        except RecursionError as error:
+            raise InvalidRequest("The messages hold JSON that is nested too deeply.", param=chat.param) from error
+
+    def _encode_parts(
+        self, parts: list[str | list[int]], text: str, chat: Chat, room: Room | None, truncation: Truncation | None
+    ) -> list[int]:
+        assert self._escaper is not None
+        if room is not None and truncation is None and self._cannot_fit(text, room):
+            raise too_long(None, chat.param, room)
+        token_ids = self._escaper.encode(parts, add_special_tokens=chat.add_special_tokens)
+        return _truncate(token_ids, truncation, room)
 
     def check_ids(self, token_ids: list[int], param: str, vocab_size: int) -> None:
         """An id outside the vocabulary crashes engines for everybody (vllm#9634): it never gets there."""

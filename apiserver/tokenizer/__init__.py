@@ -35,6 +35,8 @@ class Tokenizer(Protocol):
     keeps_text: bool
     """Whether all of a text is in its tokens. Where white space is dropped, or a word of any length becomes one
     [UNK], the length of a text says nothing about the number of its tokens."""
+    added_tokens: dict[int, str]
+    """Those that are found in a text before anything else happens to it: control tokens, and what else was added."""
     special_ids: frozenset[int]
     """The ids that `skip_special_tokens` leaves out."""
     decoder_family: DecoderFamily

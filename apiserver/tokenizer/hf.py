@@ -32,6 +32,7 @@ class HfTokenizer:
         added = backend.get_added_tokens_decoder()
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        self.added_tokens = {token_id: token.content for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         steps = _steps(backend.decoder)
         self.decoder_family: DecoderFamily
