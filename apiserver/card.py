@@ -1,6 +1,7 @@
 """What a dialect may know of the service it speaks for: names, limits, and what the engine can do."""
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from apiserver.errors import NotFound
 from engine_bridge.wire import Capabilities
@@ -34,15 +35,23 @@ class Card:
     strict_fields: bool = False
     clamp_max_tokens: bool = False
     trust_request_chat_template: bool = False
+    aliases: tuple[str, ...] = ()
+    """Further names that clients may use; `*` and `?` stand for any characters, and for one."""
     tool_call_parser: str | None = None
     """The tool-call parser of this model's answers; None: it has none, and tools with tool_choice auto are a 400."""
     reasoning_parser: str | None = None
+
+    @property
+    def listed_names(self) -> tuple[str, ...]:
+        """The names that can be listed: an alias that is a pattern is none."""
+        named = (alias for alias in self.aliases if not any(mark in alias for mark in "*?["))
+        return tuple(dict.fromkeys((*self.names, *named)))
 
     def resolve(self, model: str | None) -> str:
         """The name to answer with. Raises NotFound for a model that is not served here."""
         if not model:
             return self.names[0]
-        if model in self.names or self.any_model:
+        if model in self.names or self.any_model or any(fnmatchcase(model, alias) for alias in self.aliases):
             return model
         known = ", ".join(f"'{name}'" for name in self.names)
         raise NotFound(

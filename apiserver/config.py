@@ -18,6 +18,7 @@ class ModelSettings:
     served_model_name: tuple[str, ...]
     max_model_len: int | None = None
     any_model: bool = False
+    aliases: tuple[str, ...] = ()
     strict_fields: bool = False
     clamp_max_tokens: bool = False
     trust_request_chat_template: bool = False

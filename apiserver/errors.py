@@ -36,6 +36,7 @@ class ApiError(Exception):
         self.message = _readable(message, _MOST_MESSAGE)
         self.param = None if param is None else _readable(param, _MOST_PARAM)
         self.code = code
+        self.request_id: str | None = None  # of the request that failed, set where the failure is answered
         super().__init__(self.message)
 
     @property

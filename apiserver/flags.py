@@ -41,6 +41,7 @@ class ServeSettings:
     served_model_name: tuple[str, ...]
     max_model_len: int | None
     any_model: bool
+    model_alias: tuple[str, ...]
     strict_fields: bool
     clamp_max_tokens: bool
     trust_request_chat_template: bool
@@ -107,6 +108,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="control tokens that a client writes into a message are text to the model (byte-level BPE only)",
     )
     group.add_argument("--served-model-name", nargs="+", metavar="NAME", help="names that clients may use")
+    group.add_argument(
+        "--model-alias", nargs="+", default=[], metavar="PATTERN", help="further names for it, such as 'claude-*'"
+    )
     group.add_argument("--any-model", action="store_true", help="accept every model name")
     group.add_argument("--max-model-len", "--context-length", type=int, help="prompt plus output tokens, at most")
     group = parser.add_argument_group("pool")
@@ -198,6 +202,7 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         served_model_name=tuple(_strings(options.served_model_name or [])),
         max_model_len=options.max_model_len,
         any_model=options.any_model,
+        model_alias=tuple(_strings(options.model_alias)),
         strict_fields=options.strict_fields,
         clamp_max_tokens=options.clamp_max_tokens,
         trust_request_chat_template=options.trust_request_chat_template,

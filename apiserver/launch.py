@@ -92,6 +92,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
             served_model_name=names,
             max_model_len=settings.max_model_len,
             any_model=settings.any_model,
+            aliases=settings.model_alias,
             strict_fields=settings.strict_fields,
             clamp_max_tokens=settings.clamp_max_tokens,
             trust_request_chat_template=settings.trust_request_chat_template,

@@ -20,6 +20,8 @@ from apiserver.protocol.chat_completions import ChatCompletion
 from apiserver.protocol.completions import Completion
 from apiserver.protocol.embeddings import Embeddings
 from apiserver.protocol.exchange import Exchange
+from apiserver.protocol.messages import Messages
+from apiserver.protocol.messages_count import CountTokens
 from apiserver.protocol.render import ChatRender, CompletionRender
 from apiserver.protocol.tokenize import Detokenize, Tokenize
 
@@ -28,6 +30,8 @@ DIALECTS: dict[str, type[Exchange]] = {
     "/v1/completions": Completion,
     "/v1/chat/completions/render": ChatRender,
     "/v1/completions/render": CompletionRender,
+    "/v1/messages": Messages,
+    "/v1/messages/count_tokens": CountTokens,
     "/v1/embeddings": Embeddings,
     "/tokenize": Tokenize,
     "/v1/tokenize": Tokenize,
@@ -37,7 +41,15 @@ DIALECTS: dict[str, type[Exchange]] = {
 OPEN_ROUTES = frozenset(("/health", "/ready", "/live", "/ping", "/metrics", "/version"))
 """The only routes without a key. Everything else is closed by default, also what is added later."""
 
-OPS_ROUTES = (*sorted(OPEN_ROUTES), "/pool", "/server_info", "/v1/models", "/v1/models/{model:path}")
+OPS_ROUTES = (
+    *sorted(OPEN_ROUTES),
+    "/",
+    "/api/hello",
+    "/pool",
+    "/server_info",
+    "/v1/models",
+    "/v1/models/{model:path}",
+)
 NO_ROUTE = "none"
 """What is asked for under no route's path. It wants a key like the rest: who has none learns nothing of the routes."""
 ROUTES = (*DIALECTS, *OPS_ROUTES, NO_ROUTE)
@@ -69,7 +81,7 @@ class _Target:
         settings: HttpSettings,
         *,
         methods: Sequence[str],
-        dialect: type[Exchange] = ChatCompletion,
+        dialect: type[Exchange] | None = None,
     ) -> None:
         self._route = route
         self._handle = handle
@@ -96,7 +108,7 @@ class _Target:
             status = 500
             log.exception("%s %s failed", call.request_id, self._route)
             if call.status == 0:
-                await respond_error(call, Internal("Internal error."), self._dialect)
+                await respond_error(call, Internal("Internal error."), self._speaker(call))
             else:
                 raise
         finally:
@@ -118,7 +130,13 @@ class _Target:
                 )
             await self._handle(call)
         except ApiError as error:
-            await respond_error(call, error, self._dialect)
+            await respond_error(call, error, self._speaker(call))
+
+    def _speaker(self, call: Call) -> type[Exchange]:
+        """Who writes an error: the route's dialect; where it has none, the one that the client speaks."""
+        if self._dialect is not None:
+            return self._dialect
+        return Messages if call.is_anthropic else ChatCompletion
 
 
 class _Directory:
@@ -150,13 +168,15 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> 
         "/ping": ops.health,
         "/version": ops.version,
         "/metrics": ops.metrics,
+        "/": ops.hello,
+        "/api/hello": ops.hello,
         "/pool": ops.pool,
         "/server_info": ops.server_info,
         "/v1/models": ops.models,
         "/v1/models/{model:path}": ops.model,
     }
 
-    def target(route: str, handle: Handle, methods: Sequence[str], dialect: type[Exchange] = ChatCompletion) -> _Target:
+    def target(route: str, handle: Handle, methods: Sequence[str], dialect: type[Exchange] | None = None) -> _Target:
         return _Target(route, handle, service, guard, http, methods=methods, dialect=dialect)
 
     routes = [
@@ -180,5 +200,5 @@ def _with_cors(app: ASGIApp, access: AccessSettings) -> ASGIApp:
         allow_methods=access.allowed_methods,
         allow_headers=access.allowed_headers,
         allow_credentials=access.allow_credentials,
-        expose_headers=("x-request-id", "retry-after"),
+        expose_headers=("x-request-id", "request-id", "retry-after"),
     )

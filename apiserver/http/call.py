@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
@@ -17,6 +18,7 @@ from apiserver.errors import InvalidRequest, TooLarge, UnsupportedEncoding
 _REQUEST_ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+=")
 _MOST_REQUEST_ID = 128
 _PART_BYTES = 256 * 1024
+_ANTHROPIC_ROUTES = "/v1/messages"
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -48,6 +50,7 @@ class Call:
         "_receive",
         "_received",
         "_send",
+        "is_anthropic",
         "path_params",
         "request_id",
         "scope",
@@ -63,11 +66,18 @@ class Call:
         self._headers_in: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name stays
         self.path_params: dict[str, Any] = scope.get("path_params", {})
         self.request_id = _request_id(self.header(b"x-request-id"))
+        # Whether the client speaks Anthropic's API: it says so, or asks for one of its routes.
+        self.is_anthropic = _ANTHROPIC_ROUTES in scope["path"] or b"anthropic-version" in self._headers_in
         self.status = 0  # of the response, once it has begun
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
         return self._headers_in.get(name)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's parameters; of a repeated one, the last."""
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
     async def body(self) -> bytes:
         """The whole body. Raises TooLarge as soon as that is known: from its length before any of it is read."""
@@ -147,6 +157,8 @@ class Call:
 
     def _headers(self, content_type: bytes, headers: Iterable[tuple[str, str]]) -> RawHeaders:
         raw: RawHeaders = [(b"content-type", content_type), (b"x-request-id", self.request_id.encode())]
+        if self.is_anthropic:
+            raw.append((b"request-id", self.request_id.encode()))
         raw += [(name.encode(), value.encode()) for name, value in headers]
         if not self._received and self.header(b"expect") is not None and (b"connection", b"close") not in raw:
             # Nobody said "100 Continue", so the client may or may not send its body: what follows could be either.

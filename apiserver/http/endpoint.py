@@ -13,7 +13,7 @@ from apiserver.http import sse
 from apiserver.http.call import Call
 from apiserver.http.service import Service
 from apiserver.pipeline import Events
-from apiserver.protocol.exchange import Body, Exchange, Pieces
+from apiserver.protocol.exchange import Body, Chunk, Exchange, Pieces
 from apiserver.timings import Timings
 
 log = logging.getLogger("apiserver.endpoint")
@@ -71,10 +71,10 @@ class Endpoint:
             last = list(exchange.last_chunks(result))
         except ApiError as error:
             log.warning("%s stream failed: %s", call.request_id, error)
-            last = list(exchange.error_chunks(error))
+            last = _error_end(call, exchange, error)
         except Exception:
             log.exception("%s stream failed", call.request_id)
-            last = list(exchange.error_chunks(Internal("Internal error.")))
+            last = _error_end(call, exchange, Internal("Internal error."))
         watch.end(result)
         await call.end_stream(b"".join([sse.encode(chunk) for chunk in last]))
 
@@ -83,12 +83,18 @@ class Endpoint:
         return self._dialect
 
 
+def _error_end(call: Call, exchange: Exchange, error: ApiError) -> list[Chunk]:
+    error.request_id = call.request_id
+    return list(exchange.error_chunks(error))
+
+
 async def respond_error(call: Call, error: ApiError, dialect: type[Exchange]) -> None:
     """The dialect's error document with the error's status."""
     if error.status >= 500:
         log.log(
             logging.ERROR if error.status == 500 else logging.INFO, "%s %s: %s", call.request_id, error.status, error
         )
+    error.request_id = call.request_id
     await call.respond(error.status, _encode(dialect.error(error)), headers=error.headers.items())
 
 

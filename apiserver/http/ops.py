@@ -15,6 +15,7 @@ from apiserver.errors import NotFound
 from apiserver.http.call import Call
 from apiserver.http.service import Service
 from apiserver.metrics import Gauge
+from apiserver.protocol import anthropic
 from engine_bridge.status import Field
 
 _encode = msgspec.json.Encoder().encode
@@ -43,12 +44,19 @@ class Ops:
         else:
             await call.respond(503, _encode({"status": reason}), headers=(("retry-after", "1"),))
 
+    async def hello(self, call: Call) -> None:
+        """Somebody is here: what Claude Code asks before it connects, by HEAD and without a path of ours in mind."""
+        await call.respond(200, b'{"status":"ok"}')
+
     async def version(self, call: Call) -> None:
         await call.respond(200, _encode({"version": __version__}))
 
     async def models(self, call: Call) -> None:
         card = self._service.card()
-        names = list(card.names)
+        if call.is_anthropic:
+            await call.respond(200, _encode(anthropic.models_document(card, call.query)))
+            return
+        names = list(card.listed_names)
         document = {
             "object": "list",
             "data": [_model(card, name) for name in names],
@@ -63,7 +71,8 @@ class Ops:
         name = call.path_params["model"]
         if not name:
             raise NotFound("Which model? GET /v1/models lists them.", param="model", code="model_not_found")
-        await call.respond(200, _encode(_model(card, card.resolve(name))))
+        document = anthropic.model_document if call.is_anthropic else _model
+        await call.respond(200, _encode(document(card, card.resolve(name))))
 
     async def metrics(self, call: Call) -> None:
         service = self._service

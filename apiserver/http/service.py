@@ -57,6 +57,7 @@ class Service:
             vocab_size=capabilities.vocab_size or self.tokenizer_vocab_size,
             limits=self.limits,
             any_model=model.any_model,
+            aliases=model.aliases,
             strict_fields=model.strict_fields,
             clamp_max_tokens=model.clamp_max_tokens,
             trust_request_chat_template=model.trust_request_chat_template,

@@ -48,18 +48,18 @@ def check_logprobs(name: str, count: int | None, capabilities: Capabilities) -> 
         raise InvalidRequest(f"{name} is {count}; the engine ({capabilities.engine}) gives at most {most}.", param=name)
 
 
-def stop_strings(stop: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
+def stop_strings(stop: str | list[str] | None, limits: Limits, *, param: str = "stop") -> tuple[str, ...]:
     """Counted before anything is done with them: half a million stop strings cost a minute (vllm#51447)."""
     stops = [stop] if isinstance(stop, str) else stop or []
     if len(stops) > limits.max_stop_strings:
         raise InvalidRequest(
-            f"stop has {len(stops)} strings; at most {limits.max_stop_strings} are allowed.", param="stop"
+            f"{param} has {len(stops)} strings; at most {limits.max_stop_strings} are allowed.", param=param
         )
     for text in stops:
         if not text:
-            raise InvalidRequest("stop holds an empty string, which would end every answer at once.", param="stop")
+            raise InvalidRequest(f"{param} holds an empty string, which would end every answer at once.", param=param)
         if len(text) > limits.max_stop_length:
-            raise InvalidRequest(f"A stop string may have {limits.max_stop_length} characters at most.", param="stop")
+            raise InvalidRequest(f"A stop string may have {limits.max_stop_length} characters at most.", param=param)
     return tuple(stops)
 
 
