@@ -21,6 +21,7 @@ GENERATING: list[tuple[str, str, dict[str, Any], int]] = [
     ("a list of prompts", "/v1/completions", LONG | {"prompt": ["one", "two", "three"]}, 3),
     ("two choices", "/v1/completions", LONG | {"prompt": "one", "n": 2}, 2),
     ("chat", "/v1/chat/completions", CHAT, 1),
+    ("messages", "/v1/messages", CHAT, 1),
     ("chat with two choices", "/v1/chat/completions", CHAT | {"n": 2}, 2),
 ]
 CASES = [
