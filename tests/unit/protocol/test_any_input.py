@@ -14,6 +14,9 @@ from apiserver.protocol.completion_request import CompletionFields
 from apiserver.protocol.completions import Completion
 from apiserver.protocol.embeddings import EmbeddingFields, Embeddings
 from apiserver.protocol.exchange import Exchange
+from apiserver.protocol.messages import Messages
+from apiserver.protocol.messages_count import CountTokens
+from apiserver.protocol.messages_fields import ConversationFields, MessagesFields
 from apiserver.protocol.tokenize import Detokenize, DetokenizeFields, Tokenize, TokenizeFields
 from tests.unit.protocol.cards import make_card
 
@@ -56,6 +59,8 @@ CARDS = [
         (ChatCompletion, Chat.__struct_encode_fields__),
         (Completion, CompletionFields.__struct_encode_fields__),
         (Embeddings, EmbeddingFields.__struct_encode_fields__),
+        (Messages, MessagesFields.__struct_encode_fields__),
+        (CountTokens, ConversationFields.__struct_encode_fields__),
         (Tokenize, TokenizeFields.__struct_encode_fields__),
         (Detokenize, DetokenizeFields.__struct_encode_fields__),
     ],

@@ -15,6 +15,7 @@ from apiserver.protocol import (
     conversation,
     embeddings,
     generation_fields,
+    messages_fields,
     tokenize,
 )
 
@@ -53,6 +54,14 @@ def of_one_dialect_alone() -> Iterator[tuple[str, dict[str, str], dict[str, str]
         coded(embeddings.EmbeddingFields, embeddings.HARMLESS_IN_EMBEDDINGS, embeddings.IGNORED_IN_EMBEDDINGS),
         {},
     )
+    count = coded(
+        messages_fields.ConversationFields, messages_fields.HARMLESS_IN_COUNT, messages_fields.IGNORED_IN_COUNT
+    )
+    message = coded(
+        messages_fields.MessagesFields, messages_fields.HARMLESS_IN_MESSAGES, messages_fields.IGNORED_IN_MESSAGES
+    )
+    yield "POST /v1/messages", message, {}
+    yield "POST /v1/messages/count_tokens", count, message
     yield "POST /tokenize", coded(tokenize.TokenizeFields, conversation.MULTIMODAL, ()), {}
     yield "POST /detokenize", coded(tokenize.DetokenizeFields, {}, ()), {}
 
