@@ -37,7 +37,9 @@ class Wire:
 
 def call(wire: Wire | None = None, *, most: int = 100, headers: Iterable[tuple[bytes, bytes]] = ()) -> Call:
     wire = wire or Wire()
-    return Call({"type": "http", "method": "POST", "headers": list(headers)}, wire.receive, wire.send, most)
+    return Call(
+        {"type": "http", "path": "/", "method": "POST", "headers": list(headers)}, wire.receive, wire.send, most
+    )
 
 
 def read(wire: Wire, **options: Any) -> bytes:

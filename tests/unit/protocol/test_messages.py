@@ -260,6 +260,7 @@ def test_a_call_that_was_cut_off_is_the_same_in_both_modes(text: str) -> None:
         ('{"a": x}', {}),
         ('{"a" "b"}', {}),
         ('{"a" 1}', {}),
+        ('{"a": 1 2}', {}),
         ('{"a":1}x', {"a": 1}),
         ('{"a":' * 200, None),
         ('{"a":' * 20_000, None),
@@ -293,3 +294,22 @@ def test_an_event_of_another_job_is_a_bug_of_ours() -> None:
 def test_errors_have_the_types_that_clients_look_for(error: ApiError, kind: str) -> None:
     document = Messages.error(error)
     assert document == {"type": "error", "error": {"type": kind, "message": "no"}, "request_id": None}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (403, "permission_error"),
+        (408, "timeout_error"),
+        (429, "rate_limit_error"),
+        (431, "invalid_request_error"),
+        (501, "api_error"),
+        (504, "timeout_error"),
+    ],
+)
+def test_every_status_has_its_type(status: int, kind: str) -> None:
+    class Failure(ApiError):
+        pass
+
+    Failure.status = status
+    assert Messages.error(Failure("no"))["error"]["type"] == kind

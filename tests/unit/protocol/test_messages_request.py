@@ -242,8 +242,9 @@ def test_tools_are_given_to_the_template_and_to_the_parser_as_functions() -> Non
 
 
 def test_a_tool_needs_no_description_and_may_be_strict() -> None:
-    (function,) = chat(tools=[{"name": "f", "input_schema": {}, "strict": True}]).tools or ()
-    assert function == {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
+    assert chat(tools=[{"name": "f", "input_schema": {}, "strict": True}]).tools == [
+        {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
+    ]
 
 
 def test_no_tools_are_no_tools() -> None:
