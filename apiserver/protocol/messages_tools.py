@@ -11,6 +11,7 @@ from apiserver.protocol.tool_use import ToolChoice, ToolUse, use_tools
 def tool_use(tools: list[Tool] | None, choice: Choice | None, card: Card, *, thinking: bool | None) -> ToolUse:
     """Raises InvalidRequest naming the tool, or the part of the choice, that cannot be honoured."""
     functions = [_function(tool, f"tools[{number}]") for number, tool in enumerate(tools or ())]
+    _check_unique(functions)
     parallel = choice is None or not choice.disable_parallel_tool_use
     return use_tools(functions or None, _choice(choice, functions), card, parallel=parallel, thinking=thinking)
 
@@ -33,6 +34,16 @@ def _function(tool: Tool, path: str) -> dict[str, Any]:
     if tool.strict:
         function["strict"] = True
     return {"type": "function", "function": function}
+
+
+def _check_unique(functions: list[dict[str, Any]]) -> None:
+    names: set[str] = set()
+    for number, function in enumerate(functions):
+        name = function["function"]["name"]
+        if name in names:
+            param = f"tools[{number}].name"
+            raise InvalidRequest(f"{param} is {shown(name)}, as another tool's: names must differ.", param=param)
+        names.add(name)
 
 
 def _choice(choice: Choice | None, functions: list[dict[str, Any]]) -> ToolChoice:

@@ -12,6 +12,7 @@ from tests.e2e.anthropic_answers import COUNT, MESSAGES, VERSION, both, error_of
 from tests.e2e.claude_code import claude_code_body
 from tests.pool import ECHO_TEMPLATE, Pool, running_pool
 from tests.raw_http import RawConnection, request
+from tests.streams import OpenRequest
 
 pytestmark = pytest.mark.e2e
 
@@ -248,6 +249,16 @@ def test_a_stream_that_fails_closes_its_block_and_ends_with_an_error_event(fault
     assert ("content_block_stop" in kinds) == (fault == FAILS_LATER)
     assert "message_stop" not in kinds
     assert text_of(both(faulty_pool, says("again"))) == "again"
+
+
+def test_what_a_client_has_read_when_it_leaves_broke_no_rule(seeded_pool: Pool) -> None:
+    with OpenRequest(seeded_pool.url, MESSAGES, says("Hi", max_tokens=4000, stream=True)) as stream:
+        read = b""
+        while b"content_block_delta" not in read:
+            read += stream.read_some()
+    whole_frames = read[: read.rindex(b"\n\n") + 2]
+    anthropic_grammar.check(anthropic_grammar.frames(whole_frames), whole=False)
+    seeded_pool.wait_idle()
 
 
 # ---- models ---------------------------------------------------------------------------------------------------------

@@ -38,6 +38,14 @@ def test_the_names_of_vllm_and_sglang_work() -> None:
     assert (settings.model, settings.api_server_count, settings.max_model_len) == ("m", 5, 7)
 
 
+def test_aliases_are_a_list_in_the_file_and_on_the_command_line(tmp_path: Path) -> None:
+    assert parsed("m", "--model-alias", "claude-*", "mine").model_alias == ("claude-*", "mine")
+    config = tmp_path / "c.yaml"
+    config.write_text("model: m\nmodel-alias: ['claude-*']\n")
+    assert parsed("--config", str(config)).model_alias == ("claude-*",)
+    assert parsed("m").model_alias == ()
+
+
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("model: m\nport: 1\napi_server_count: 2\nstrict-fields: true\napi-key: [one, two]\n")

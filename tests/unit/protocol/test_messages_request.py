@@ -303,6 +303,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"system": [IMAGE]}, "system[0]", "only text can stand there"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type", "only custom tools"),
     ({"tools": [TOOL, {**TOOL, "name": ""}]}, "tools[1].name", "required"),
+    ({"tools": [TOOL, TOOL]}, "tools[1].name", "names must differ"),
     ({"tools": [{"name": "f"}]}, "tools[0].input_schema", "required"),
     ({"tools": [{"name": "f", "input_schema": []}]}, "tools[0].input_schema", "Expected `object | null`"),
     ({"tool_choice": {"type": "any"}}, "tool_choice", "there are no tools"),
