@@ -22,6 +22,10 @@ class ModelSettings:
     strict_fields: bool = False
     clamp_max_tokens: bool = False
     trust_request_chat_template: bool = False
+    tool_call_parser: str | None = None
+    tool_call_parser_reason: str = ""
+    reasoning_parser: str | None = None
+    reasoning_parser_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ class ServeSettings:
     strict_fields: bool
     clamp_max_tokens: bool
     trust_request_chat_template: bool
+    tool_call_parser: str
+    reasoning_parser: str
     api_server_count: int
     api_server_timeout: float
     drain_delay: float
@@ -138,8 +140,17 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--drain-delay", type=float, default=0.0, metavar="SECONDS", help="not ready, but still accepting"
     )
     group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    _add_answers(parser)
     _add_http(parser)
     _add_limits(parser)
+
+
+def _add_answers(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("answers")
+    automatic = "a name, none, or auto (the default): what the chat template shows"
+    group.add_argument("--tool-call-parser", metavar="NAME", default="auto", help=automatic)
+    group.add_argument("--reasoning-parser", metavar="NAME", default="auto", help=automatic)
+    group.add_argument("--enable-auto-tool-choice", action="store_true", help="always on; accepted for vLLM's sake")
 
 
 def _add_http(parser: argparse.ArgumentParser) -> None:
@@ -206,6 +217,8 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         strict_fields=options.strict_fields,
         clamp_max_tokens=options.clamp_max_tokens,
         trust_request_chat_template=options.trust_request_chat_template,
+        tool_call_parser=options.tool_call_parser,
+        reasoning_parser=options.reasoning_parser,
         api_server_count=options.api_server_count,
         api_server_timeout=options.api_server_timeout,
         drain_delay=options.drain_delay,

@@ -23,6 +23,8 @@ from apiserver.launch_error import LaunchError
 from apiserver.listening import bind, make_tls, port_of
 from apiserver.metrics import Metrics
 from apiserver.pipeline.pace import measure
+from apiserver.pipeline.parsers.auto import choose_reasoning, choose_tool_calls
+from apiserver.pipeline.parsers.names import UnknownParser
 from apiserver.plan import Plan, engine_argv, read_text, resolve
 from apiserver.run_directory import run_directory
 from apiserver.supervisor import EngineCommand, Patience, Supervisor
@@ -65,7 +67,9 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         # Warmed before the fork: fastokens' first call takes 0.1 to 0.4 s and 40 MB of tables, which all workers share.
         measure(threaded.encoder)
         pace = measure(inline.encoder)
-    except (models.ModelError, TokenizerError, TemplateError, OSError) as error:
+        names = settings.served_model_name or (model.name,)
+        model_settings = _model_settings(settings, names, text.template)
+    except (models.ModelError, TokenizerError, TemplateError, UnknownParser, OSError) as error:
         raise LaunchError(str(error)) from error
     board = Board(settings.api_server_count)
     row_descriptor = make_descriptor()
@@ -75,7 +79,6 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
     def engine_address(epoch: int) -> str:
         return f"ipc://{directory}/core.{epoch}"
 
-    names = settings.served_model_name or (model.name,)
     preloaded = worker.Preloaded(
         board=board,
         engine_row=row,
@@ -87,16 +90,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         preprocess_order=settings.preprocess_order,
         encoder_reason=text.choice.reason,
         metrics=Metrics(ROUTES),
-        model=ModelSettings(
-            model=settings.model,
-            served_model_name=names,
-            max_model_len=settings.max_model_len,
-            any_model=settings.any_model,
-            aliases=settings.model_alias,
-            strict_fields=settings.strict_fields,
-            clamp_max_tokens=settings.clamp_max_tokens,
-            trust_request_chat_template=settings.trust_request_chat_template,
-        ),
+        model=model_settings,
         http=settings.http,
         access=settings.access,
         limits=settings.limits,
@@ -128,6 +122,28 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
     return supervisor.run()
 
 
+def _model_settings(settings: ServeSettings, names: tuple[str, ...], template: str | None) -> ModelSettings:
+    """Raises UnknownParser."""
+    tool_calls = choose_tool_calls(settings.tool_call_parser, template)
+    reasoning = choose_reasoning(settings.reasoning_parser, template, tool_calls.name)
+    log.info("tool-call parser %s: %s", tool_calls.name or "none", tool_calls.reason)
+    log.info("reasoning parser %s: %s", reasoning.name or "none", reasoning.reason)
+    return ModelSettings(
+        model=settings.model,
+        served_model_name=names,
+        max_model_len=settings.max_model_len,
+        any_model=settings.any_model,
+        aliases=settings.model_alias,
+        strict_fields=settings.strict_fields,
+        clamp_max_tokens=settings.clamp_max_tokens,
+        trust_request_chat_template=settings.trust_request_chat_template,
+        tool_call_parser=tool_calls.name,
+        tool_call_parser_reason=tool_calls.reason,
+        reasoning_parser=reasoning.name,
+        reasoning_parser_reason=reasoning.reason,
+    )
+
+
 def _in_own_arena(load: Callable[[], T]) -> T:
     """Call `load` in a thread that ends with it, so that what it allocates lies in an arena of its own.
 
@@ -157,5 +173,6 @@ class _Shared:
             return False
         self.preloaded.inline.template = inline
         self.preloaded.threaded.template = threaded
-        self.preloaded = replace(self.preloaded, tls=tls)
+        model = _model_settings(self._settings, self.preloaded.model.served_model_name, text.template)
+        self.preloaded = replace(self.preloaded, tls=tls, model=model)
         return True

@@ -52,6 +52,10 @@ class Truncation(msgspec.Struct, frozen=True, gc=False):
     param: str = "truncate_prompt_tokens"
 
 
+FORCED_CALLS, FORCED_CALL = "forced-calls", "forced-call"
+"""The parsers of answers that the engine's grammar forces to be calls: a list of them, or the arguments of one."""
+
+
 class Structure(msgspec.Struct, frozen=True, gc=False):
     """How an answer's text is taken apart, by the names of parsers in `apiserver.pipeline.parsers`; None: not at all.
 
@@ -64,6 +68,8 @@ class Structure(msgspec.Struct, frozen=True, gc=False):
     tool_calls: str | None = None
     tools: tuple[dict[str, Any], ...] = ()
     thinking: bool | None = None
+    parallel: bool = True
+    """Whether there may be more than one call; the ones behind the first are dropped otherwise."""
 
 
 class GenerateJob(msgspec.Struct, frozen=True, gc=False):
@@ -128,6 +134,15 @@ class DetokenizeJob(msgspec.Struct, frozen=True, gc=False):
     skip_special_tokens: bool = True
 
 
+class ParseJob(msgspec.Struct, frozen=True, gc=False):
+    """Only take a text apart, as an answer would be."""
+
+    text: str
+    structure: Structure
+    param: str
+    """Where the client named the parser."""
+
+
 class RenderJob(msgspec.Struct, frozen=True, gc=False):
     """Everything up to the engine's door, and no further: what would be sent, or why it would be refused."""
 
@@ -138,5 +153,8 @@ class RenderJob(msgspec.Struct, frozen=True, gc=False):
         return self.generate.prompts
 
 
-Job = GenerateJob | EmbedJob | ScoreJob | TokenizeJob | DetokenizeJob | RenderJob
+PromptJob = GenerateJob | EmbedJob | ScoreJob | TokenizeJob | DetokenizeJob | RenderJob
+"""What has prompts, and so takes preprocessing."""
+
+Job = PromptJob | ParseJob
 """What the pipeline takes."""

@@ -35,7 +35,7 @@ def echo_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 def seeded_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """Four API servers and a sim with its own words, a millisecond a step."""
     output = tmp_path_factory.mktemp("seeded") / "pool.log"
-    flags = ("--api-server-count", "4", "--max-model-len", "4096")
+    flags = ("--api-server-count", "4", "--max-model-len", "4096", "--tool-call-parser", "hermes")
     with running_pool(output, *flags, engine=["--step-ms", "1"]) as pool:
         yield pool
 

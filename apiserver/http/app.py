@@ -22,6 +22,7 @@ from apiserver.protocol.embeddings import Embeddings
 from apiserver.protocol.exchange import Exchange
 from apiserver.protocol.messages import Messages
 from apiserver.protocol.messages_count import CountTokens
+from apiserver.protocol.parse import ParseFunctionCall, SeparateReasoning
 from apiserver.protocol.render import ChatRender, CompletionRender
 from apiserver.protocol.tokenize import Detokenize, Tokenize
 
@@ -37,6 +38,8 @@ DIALECTS: dict[str, type[Exchange]] = {
     "/v1/tokenize": Tokenize,
     "/detokenize": Detokenize,
     "/v1/detokenize": Detokenize,
+    "/parse_function_call": ParseFunctionCall,
+    "/separate_reasoning": SeparateReasoning,
 }
 OPEN_ROUTES = frozenset(("/health", "/ready", "/live", "/ping", "/metrics", "/version"))
 """The only routes without a key. Everything else is closed by default, also what is added later."""

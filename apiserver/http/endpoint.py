@@ -8,7 +8,7 @@ from contextlib import aclosing
 import msgspec
 
 from apiserver.errors import ApiError, Internal
-from apiserver.events import Event, Finished, Result, Started, TextDelta
+from apiserver.events import Event, Finished, ReasoningDelta, Result, Started, TextDelta, ToolCallDelta
 from apiserver.http import sse
 from apiserver.http.call import Call
 from apiserver.http.service import Service
@@ -147,7 +147,7 @@ class _Watch:
 
     def see(self, event: Event) -> None:
         kind = type(event)
-        if kind is TextDelta:
+        if kind is TextDelta or kind is ReasoningDelta or kind is ToolCallDelta:
             now = time.perf_counter()
             if self._last_text:
                 self._metrics.next_text(now - self._last_text)

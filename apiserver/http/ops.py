@@ -102,6 +102,7 @@ class Ops:
         """What this pool was told and chose (SGLang's route; load tools ask it before and after a run)."""
         service = self._service
         card = service.card()
+        model = service.model
         document = {
             "version": __version__,
             "model_path": card.root,
@@ -113,6 +114,8 @@ class Ops:
             "engine": card.capabilities.engine,
             "tokenizer_backend": {"name": service.encoder, "reason": service.encoder_reason},
             "preprocess_order": service.preprocess_order,
+            "tool_call_parser": {"name": model.tool_call_parser, "reason": model.tool_call_parser_reason},
+            "reasoning_parser": {"name": model.reasoning_parser, "reason": model.reasoning_parser_reason},
             "api_server_count": service.board.count,
         }
         await call.respond(200, _encode(document))

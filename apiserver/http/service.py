@@ -61,6 +61,8 @@ class Service:
             strict_fields=model.strict_fields,
             clamp_max_tokens=model.clamp_max_tokens,
             trust_request_chat_template=model.trust_request_chat_template,
+            tool_call_parser=model.tool_call_parser,
+            reasoning_parser=model.reasoning_parser,
         )
 
     def health(self) -> str | None:

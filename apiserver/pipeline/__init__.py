@@ -11,6 +11,7 @@ from apiserver.events import Detokenized, Embedded, Event, Rendered, Scored, Sta
 from apiserver.pipeline.capable import check_capable
 from apiserver.pipeline.decode import Decoder
 from apiserver.pipeline.lane import Lane
+from apiserver.pipeline.parse import parse
 from apiserver.pipeline.prepare import (
     Prepared,
     prepare_detokenize,
@@ -20,7 +21,7 @@ from apiserver.pipeline.prepare import (
     prepare_score,
     prepare_tokenize,
 )
-from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, RenderJob, ScoreJob, TokenizeJob
+from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, ParseJob, RenderJob, ScoreJob, TokenizeJob
 from apiserver.timings import Timings
 from engine_bridge.client import Answer, EngineClient, EngineUnavailable, Submission
 from engine_bridge.wire import (
@@ -64,6 +65,8 @@ class Pipeline:
                 return self._detokenize(job, card, timings)
             case RenderJob():
                 return self._render(job, card, timings)
+            case ParseJob():
+                return parse(job)
 
     async def _tokenize(self, job: TokenizeJob, card: Card, timings: Timings) -> Events:
         prompts = await self._lane.run(prepare_tokenize, job, card, timings)

@@ -14,6 +14,7 @@ def check_capable(params: SamplingParams, capabilities: Capabilities) -> None:
         ("response_format", params.json_schema is not None, capabilities.json_schema),
         ("regex", params.regex is not None, capabilities.regex),
         ("grammar", params.grammar is not None, capabilities.grammar),
+        ("structural_tag", params.structural_tag is not None, capabilities.structural_tag),
         ("lora_path", params.lora is not None, capabilities.lora),
     ):
         if wanted and not able:

@@ -1,6 +1,7 @@
 """One choice's outputs → events. The only place that looks at every token, and it does so once."""
 
 from apiserver.events import Event, Finished, PreparedPrompt, PromptScored, TextDelta, TokenLogprob
+from apiserver.pipeline.apart import Apart
 from apiserver.pipeline.detokenize import make_detokenizer
 from apiserver.pipeline.scoring import Scorer
 from apiserver.pipeline.stop import StopChecker
@@ -13,6 +14,7 @@ class Decoder:
     """Feed it one choice's outputs in order; `finished` says when the choice has ended, maybe before the engine."""
 
     __slots__ = (
+        "_apart",
         "_cached_tokens",
         "_detokenizer",
         "_eos_token_ids",
@@ -40,9 +42,12 @@ class Decoder:
         self._job = job
         self._prompt = prompt
         self._eos_token_ids = eos_token_ids
-        self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens=job.skip_special_tokens)
         self._scorer = Scorer(tokenizer)
         self._stops = StopChecker(job.stop) if job.stop else None
+        structure = job.structure
+        self._apart = None if structure is None else Apart(index, structure, self._stops, tokenizer, prompt)
+        kept = frozenset[int]() if self._apart is None else self._apart.kept
+        self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens=job.skip_special_tokens, kept=kept)
         self._min_tokens = job.sampling_params.min_tokens
         self._made = 0
         self._size = len(prompt.text or "")  # characters of prompt + completion so far
@@ -66,6 +71,12 @@ class Decoder:
         new = unpack_ids(output.new_token_ids)
         ends_on_token = output.finish_reason is FinishReason.STOP and output.stop_token_id is not None
         textual = len(new) - 1 if ends_on_token and not self._job.include_stop else len(new)
+        apart = self._apart
+        if apart is not None:
+            matched = self._take_apart(apart, new, textual, output)
+            events += apart.take(with_token_ids=self._job.with_token_ids)
+            self._close(events, output, matched)
+            return events
         parts: list[str] = []
         if output.logprobs is None:
             taken, scored = self._take(new, textual, parts, None), None
@@ -74,18 +85,44 @@ class Decoder:
             taken = self._take(new, textual, parts, offsets)
             scored = self._score(new, output.logprobs, offsets)
         matched = self._stops.matched if self._stops is not None else None
-        reason = output.finish_reason
-        if matched is None and reason is not None:
+        if matched is None and output.finish_reason is not None:
             matched = self._end(parts)
-        if matched is not None:
-            reason = FinishReason.STOP
-            if self._job.include_stop:
-                parts.append(matched)
+        if matched is not None and self._job.include_stop:
+            parts.append(matched)
         self._delta(events, "".join(parts), new[:taken], scored)
+        self._close(events, output, matched)
+        return events
+
+    def _close(self, events: list[Event], output: Output, matched: str | None) -> None:
+        """The end, if this output or a stop string in it is that."""
+        reason = output.finish_reason if matched is None else FinishReason.STOP
         if reason is not None:
             self.finished = True
             events.append(self._finish(reason, matched, output.stop_token_id))
-        return events
+
+    def _take_apart(self, apart: Apart, new: list[int], textual: int, output: Output) -> str | None:
+        """As _take, for an answer that is taken apart. Returns the stop string that ended it."""
+        feed, stops, logprobs = self._detokenizer.feed, self._stops, output.logprobs
+        matched = None
+        for position, token_id in enumerate(new):
+            self._made += 1
+            text = feed(token_id) if position < textual else ""
+            scored = None
+            if logprobs is not None:
+                offset = self._scorer.place(token_id, self._size, text)
+                scored = self._scorer.token(token_id, logprobs[position], offset)
+                self._size += len(text)
+            apart.token(token_id, text, scored, may_end=self._made > self._min_tokens)
+            if stops is not None and stops.matched is not None:
+                matched = stops.matched
+                break
+        else:
+            if output.finish_reason is not None:
+                apart.end(self._detokenizer.flush(), may_end=self._made > self._min_tokens)
+                matched = stops.matched if stops is not None else None
+        if matched is not None and self._job.include_stop:
+            apart.include(matched)
+        return matched
 
     def _take(self, token_ids: list[int], textual: int, parts: list[str], offsets: list[int] | None) -> int:
         """Decode ids one by one (so that the answer does not depend on how they were batched) until a stop string
@@ -109,7 +146,7 @@ class Decoder:
     def abort(self) -> Finished:
         """Somebody else ended it: what is held back is dropped, as the engine's own abort would."""
         self.finished = True
-        return Finished(self._index, FinishReason.ABORT, None, None, self._made, self._cached_tokens)
+        return self._finished(FinishReason.ABORT, None, None)
 
     def _end(self, parts: list[str]) -> str | None:
         """The engine's own end: give what is held back. Returns the stop string that this completed, if any."""
@@ -140,7 +177,15 @@ class Decoder:
                 stop_token_id in self._eos_token_ids and stop_token_id not in self._job.sampling_params.stop_token_ids
             )
             stop_reason = None if is_eos else stop_token_id
-        return Finished(self._index, reason, stop_reason, matched_stop, self._made, self._cached_tokens)
+        return self._finished(reason, stop_reason, matched_stop)
+
+    def _finished(
+        self, reason: FinishReason, stop_reason: str | int | None, matched_stop: str | int | None
+    ) -> Finished:
+        apart = self._apart
+        calls, reasoning = (0, 0) if apart is None else (apart.calls, apart.reasoning_tokens)
+        made, cached = self._made, self._cached_tokens
+        return Finished(self._index, reason, stop_reason, matched_stop, made, cached, calls, reasoning)
 
     def _score(
         self, token_ids: list[int], logprobs: tuple[TokenLogprobs, ...], offsets: list[int]

@@ -33,27 +33,30 @@ class Detokenizer(Protocol):
     def flush(self) -> str: ...
 
 
-def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Detokenizer:
-    """The one that fits this tokenizer's decoder."""
+def make_detokenizer(
+    tokenizer: Tokenizer, *, skip_special_tokens: bool, kept: frozenset[int] = frozenset()
+) -> Detokenizer:
+    """The one that fits this tokenizer's decoder. `kept` are special tokens that are told all the same."""
+    skipped = tokenizer.special_ids - kept if skip_special_tokens else frozenset[int]()
     match tokenizer.decoder_family:
         case "byte_level":
-            return _ByteLevel(tokenizer, skip_special_tokens)
+            return _ByteLevel(tokenizer, skipped)
         case "byte_fallback":
-            return _ByteFallback(tokenizer, skip_special_tokens)
+            return _ByteFallback(tokenizer, skipped)
         case "other":
-            return _Windowed(tokenizer, skip_special_tokens)
+            return _Windowed(tokenizer, skipped)
 
 
 class _ByteLevel:
-    __slots__ = ("_bytes_of", "_decode", "_special")
+    __slots__ = ("_bytes_of", "_decode", "_skipped")
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._bytes_of = tokenizer.token_bytes
         self._decode = _utf8("replace").decode
-        self._special = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._skipped = skipped
 
     def feed(self, token_id: int) -> str:
-        if token_id in self._special:
+        if token_id in self._skipped:
             return ""
         return self._decode(self._bytes_of(token_id))
 
@@ -62,17 +65,17 @@ class _ByteLevel:
 
 
 class _ByteFallback:
-    __slots__ = ("_run", "_special", "_strip", "_tokenizer")
+    __slots__ = ("_run", "_skipped", "_strip", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._special = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._skipped = skipped
         self._run = bytearray()
         self._strip = tokenizer.strips_leading_space
 
     def feed(self, token_id: int) -> str:
         tokenizer = self._tokenizer
-        if token_id in self._special:
+        if token_id in self._skipped:
             return ""
         byte = tokenizer.fallback_byte(token_id)
         if byte is not None:
@@ -104,18 +107,17 @@ class _ByteFallback:
 
 
 class _Windowed:
-    __slots__ = ("_skip", "_special", "_tokenizer", "_told", "_window")
+    __slots__ = ("_skipped", "_tokenizer", "_told", "_window")
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._special = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._skipped = skipped
         self._window: list[int] = []
         self._told = 0  # characters of the window's text
 
     def feed(self, token_id: int) -> str:
         tokenizer = self._tokenizer
-        if token_id in self._special or not tokenizer.has_token(token_id):
+        if token_id in self._skipped or not tokenizer.has_token(token_id):
             return ""  # the decoder never sees it, so it must not be the token before another
         self._window.append(token_id)
         if tokenizer.fallback_byte(token_id) is not None:
@@ -135,7 +137,7 @@ class _Windowed:
         return self._decode()[self._told :] if self._window else ""
 
     def _decode(self) -> str:
-        return self._tokenizer.decode(self._window, skip_special_tokens=self._skip)
+        return self._tokenizer.decode(self._window, skip_special_tokens=False)  # what is skipped was left out
 
 
 def _decided(text: str) -> int:

@@ -24,10 +24,10 @@ from apiserver.config import Order
 from apiserver.pipeline.pace import Pace
 from apiserver.pipeline.preprocess import Preprocessor
 from apiserver.pipeline.turnstile import Turnstile
-from apiserver.requests import Job
+from apiserver.requests import PromptJob
 from apiserver.timings import Timings
 
-J = TypeVar("J", bound=Job)
+J = TypeVar("J", bound=PromptJob)
 T = TypeVar("T")
 
 
@@ -74,7 +74,7 @@ class Lane:
 
         return await self._run_threaded(turn)
 
-    def _goes_inline(self, job: Job) -> bool:
+    def _goes_inline(self, job: PromptJob) -> bool:
         if self._order == "inline":
             return True
         if self.outstanding and self._order == "arrival":

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any, cast
 
-from apiserver.requests import Chat, DetokenizeJob, GenerateJob, Job, RenderJob, Text, TokenIds, TokenizeJob
+from apiserver.requests import Chat, DetokenizeJob, GenerateJob, PromptJob, RenderJob, Text, TokenIds, TokenizeJob
 from apiserver.tokenizer import Encoder
 
 _PROSE_CHARACTERS = 40_000  # words come back in a long text, and what has been seen is quick
@@ -50,7 +50,7 @@ class Pace:
     per_character: float
     per_unbroken_character: float
 
-    def seconds(self, job: Job, enough: float) -> float:
+    def seconds(self, job: PromptJob, enough: float) -> float:
         """The estimate for all of a job: many short prompts hold a loop as surely as one long one.
 
         It is not added up beyond `enough`: adding up what is in 32 MB would itself hold the loop.
@@ -76,7 +76,7 @@ class Pace:
                 return total
         return total + self._unbroken_seconds(texts, enough)
 
-    def _rates(self, job: Job) -> tuple[float, float]:
+    def _rates(self, job: PromptJob) -> tuple[float, float]:
         """Seconds a character and an id, with what this kind of job wants besides."""
         match job:
             case TokenizeJob(with_token_texts=True):

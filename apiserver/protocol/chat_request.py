@@ -6,7 +6,8 @@ import msgspec
 
 from apiserver.card import Card
 from apiserver.errors import InvalidRequest
-from apiserver.protocol.conversation import MULTIMODAL, chat_prompt
+from apiserver.protocol.chat_tools import read_tools
+from apiserver.protocol.conversation import MULTIMODAL, read_conversation
 from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.generation_fields import HARMLESS, IGNORED, SamplingFields
 from apiserver.protocol.sampling import (
@@ -18,6 +19,7 @@ from apiserver.protocol.sampling import (
     stop_strings,
     truncation,
 )
+from apiserver.protocol.tool_use import ToolUse, use_tools
 from apiserver.requests import GenerateJob, Prompt, TokenIds
 
 _MOST_TOKENS = 2**63 - 1
@@ -30,6 +32,10 @@ class ChatFields(SamplingFields, kw_only=True):
     top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
+    include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
@@ -49,7 +55,6 @@ class ChatFields(SamplingFields, kw_only=True):
     functions: Any = None
     function_call: Any = None
     web_search_options: Any = None
-    include_reasoning: Any = None
     return_input_ids_in_sglext: Any = None
     return_output_ids_in_sglext: Any = None
     return_flat_raw_output_top_logprobs: Any = None
@@ -73,7 +78,6 @@ HARMLESS_IN_CHAT: dict[str, tuple[Any, ...]] = (
         "functions": ([],),
         "function_call": ("none", "auto"),
         "web_search_options": (),
-        "include_reasoning": (True,),
         "return_input_ids_in_sglext": (False,),
         "return_output_ids_in_sglext": (False,),
         "return_flat_raw_output_top_logprobs": (False,),
@@ -88,10 +92,6 @@ HARMLESS_IN_CHAT: dict[str, tuple[Any, ...]] = (
 IGNORED_IN_CHAT = IGNORED | {
     "prediction",
     "verbosity",
-    # The answer is text: there is nothing yet that could be taken apart, or held back.
-    "parallel_tool_calls",
-    "separate_reasoning",
-    "stream_reasoning",
     "return_flat_raw_top_logprobs_b64",
 }
 _decoder = msgspec.json.Decoder(ChatFields)
@@ -112,9 +112,11 @@ def chat_job(fields: ChatFields, card: Card) -> GenerateJob:
     if fields.prompt_logprobs is not None and fields.stream:
         raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
     max_tokens, param = _max_tokens(fields)
+    prompt, use = _prompt(fields, card)
+    constraints = () if use.constraint is None else (use.constraint,)
     return GenerateJob(
-        prompts=[_prompt(fields, card)],
-        sampling_params=sampling_params(fields, card, logprobs),
+        prompts=[prompt],
+        sampling_params=sampling_params(fields, card, logprobs, *constraints),
         max_tokens=max_tokens,
         max_tokens_param=param,
         n=check_n(fields.n, 1, card.limits),
@@ -126,6 +128,7 @@ def chat_job(fields: ChatFields, card: Card) -> GenerateJob:
         client_request_id=client_request_id(fields.request_id, fields.rid),
         priority=fields.priority or 0,
         cache_salt=cache_salt(fields),
+        structure=use.structure,
     )
 
 
@@ -150,9 +153,13 @@ def _logprobs_count(fields: ChatFields, card: Card) -> int | None:
     return count
 
 
-def _prompt(fields: ChatFields, card: Card) -> Prompt:
+def _prompt(fields: ChatFields, card: Card) -> tuple[Prompt, ToolUse]:
+    separates = fields.separate_reasoning is not False
+    parallel = fields.parallel_tool_calls is not False
     if fields.input_ids is None:
-        return chat_prompt(fields, card)
+        return read_conversation(fields, card, parallel=parallel, reads_reasoning=separates)
     if fields.messages:
         raise InvalidRequest("messages and input_ids cannot be given together.", param="input_ids")
-    return TokenIds(fields.input_ids, "input_ids")
+    tools, choice = read_tools(fields.tools, fields.tool_choice)
+    use = use_tools(tools, choice, card, parallel=parallel, reads_reasoning=separates)
+    return TokenIds(fields.input_ids, "input_ids"), use

@@ -21,9 +21,8 @@ from apiserver.events import (
 from apiserver.protocol import openai
 from apiserver.protocol.completion_request import completion_job, read_completion
 from apiserver.protocol.exchange import Body, Chunk
-from apiserver.protocol.sampling import (
-    check_stream_options,
-)
+from apiserver.protocol.openai_stream import Envelope
+from apiserver.protocol.sampling import check_stream_options
 from apiserver.requests import GenerateJob
 
 
@@ -34,26 +33,17 @@ class Completion:
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = read_completion(raw, card)
-        self._model = card.resolve(fields.model)
-        options = check_stream_options(fields)
         self.stream = bool(fields.stream)
-        self._include_usage = bool(options.include_usage)
-        self._continuous_usage = bool(options.continuous_usage_stats) and self._include_usage
+        self._envelope = Envelope("cmpl", "text_completion", card.resolve(fields.model), check_stream_options(fields))
         self._with_token_ids = bool(fields.return_token_ids)
         self._with_prompt_logprobs = fields.prompt_logprobs is not None
         self._with_top = bool(fields.logprobs)
         self._as_ids = bool(fields.return_tokens_as_token_ids)
         self._job = completion_job(fields, card)
-        self._id = openai.new_id("cmpl")
-        self._created = openai.now()
-        self._prompt_tokens = 0
-        self._output_tokens: dict[int, int] = {}  # of each choice; counted only for continuous usage
         self._prompts: list[PreparedPrompt] = []
         self._told_prompt_ids: set[int] = set()
-        head = {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model}
-        self._head = openai.encode_json(head)[:-1] + b',"choices":[{"index":'
-        usage = b',"usage":null}' if self._include_usage else b"}"
-        self._tail = b',"logprobs":null,"finish_reason":null}]' + usage
+        self._head = self._envelope.head + b',"choices":[{"index":'
+        self._tail = b',"logprobs":null,"finish_reason":null}]' + self._envelope.tail
 
     @property
     def job(self) -> GenerateJob:
@@ -64,10 +54,7 @@ class Completion:
     def body(self, result: Result) -> Body:
         return Body(
             {
-                "id": self._id,
-                "object": "text_completion",
-                "created": self._created,
-                "model": self._model,
+                **self._envelope.fields,
                 "choices": [self._choice(index, result.choices[index], result) for index in sorted(result.choices)],
                 "usage": openai.usage(result),
                 "system_fingerprint": None,
@@ -98,12 +85,10 @@ class Completion:
     def chunks(self, event: Event) -> Iterator[Chunk]:
         match event:
             case TextDelta():
-                if self._continuous_usage:
-                    told = self._output_tokens.get(event.index, 0)
-                    self._output_tokens[event.index] = told + len(event.token_ids)
+                self._envelope.count(event)
                 yield Chunk(self._delta(event))
             case Finished():
-                self._output_tokens[event.index] = event.output_tokens
+                self._envelope.finish(event)
                 choice = {
                     "index": event.index,
                     "text": "",
@@ -111,10 +96,10 @@ class Completion:
                     "finish_reason": openai.FINISH_REASONS[event.reason],
                     **openai.stop_fields(event),
                 }
-                yield Chunk(self._chunk([choice]))
+                yield Chunk(self._envelope.chunk([choice]))
             case Started():
                 self._prompts = event.prompts
-                self._prompt_tokens = sum(len(prompt.token_ids) for prompt in event.prompts)
+                self._envelope.start(event)
             case PromptScored():
                 pass
             case _:
@@ -122,7 +107,7 @@ class Completion:
 
     def _delta(self, event: TextDelta) -> Any:
         """One delta's document. The plain one is spliced from bytes made once: it is written once a token."""
-        if event.logprobs is None and not self._with_token_ids and not self._continuous_usage:
+        if event.logprobs is None and not self._with_token_ids and self._envelope.is_constant:
             text = openai.encode_json(event.text)
             return msgspec.Raw(b"%s%d%s%s%s" % (self._head, event.index, b',"text":', text, self._tail))
         choice: dict[str, Any] = {
@@ -136,26 +121,10 @@ class Completion:
             if event.index not in self._told_prompt_ids:
                 self._told_prompt_ids.add(event.index)
                 choice["prompt_token_ids"] = openai.prompt_token_ids(self._prompts, event.index, self._job.n)
-        return self._chunk([choice])
-
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "id": self._id,
-            "object": "text_completion",
-            "created": self._created,
-            "model": self._model,
-            "choices": choices,
-        }
-        if self._continuous_usage:
-            document["usage"] = openai.usage_counts(self._prompt_tokens, sum(self._output_tokens.values()))
-        elif self._include_usage:
-            document["usage"] = None
-        return document
+        return self._envelope.chunk([choice])
 
     def last_chunks(self, result: Result) -> Iterator[Chunk]:
-        if self._include_usage:
-            yield Chunk(self._chunk([]) | {"usage": openai.usage(result)})
-        yield openai.DONE
+        return self._envelope.last(result)
 
     def error_chunks(self, error: ApiError) -> Iterator[Chunk]:
         return openai.error_chunks(error)

@@ -5,12 +5,17 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from apiserver.errors import InvalidRequest, shown
+from apiserver.protocol.grammar_check import grammar_fault
+from apiserver.protocol.regex_check import regex_fault
+from apiserver.protocol.schema_check import check_schema
+from apiserver.protocol.structural_tag import check_structural_tag, tag_text
 from engine_bridge.wire import Capabilities
 
 _MOST_CHOICES = 1024
 _ANY_OBJECT = '{"type":"object"}'
 
-Kind = Literal["json_schema", "regex", "grammar"]
+# The names of wire.SamplingParams' fields.
+Kind = Literal["json_schema", "regex", "grammar", "structural_tag"]
 
 
 class Constraint(NamedTuple):
@@ -31,6 +36,9 @@ class JsonSchema(msgspec.Struct):
 class ResponseFormat(msgspec.Struct):
     type: str
     json_schema: JsonSchema | None = None
+    format: Any = None  # of a structural tag, as are the next two
+    structures: Any = None
+    triggers: Any = None
 
 
 class StructuredOutputs(msgspec.Struct):
@@ -75,10 +83,34 @@ def constraint(fields: Constrained, capabilities: Capabilities, *more: Constrain
         names = " and ".join(one.param for one in found)
         raise InvalidRequest(f"Only one constraint on the output can be given, not {names}.", param=found[1].param)
     [only] = found
-    able = {"json_schema": capabilities.json_schema, "regex": capabilities.regex, "grammar": capabilities.grammar}
+    able = {
+        "json_schema": capabilities.json_schema,
+        "regex": capabilities.regex,
+        "grammar": capabilities.grammar,
+        "structural_tag": capabilities.structural_tag,
+    }
     if not able[only.kind]:
         raise InvalidRequest(f"The engine ({capabilities.engine}) cannot honour {only.param}.", param=only.param)
+    _check(only)
     return only
+
+
+def _check(found: Constraint) -> None:
+    """Raises InvalidRequest for what no engine could use: it must not get there to find that out."""
+    match found.kind:
+        case "json_schema":
+            check_schema(found.text, found.param)
+        case "regex":
+            _refuse(found, regex_fault(found.text), "regular expression")
+        case "grammar":
+            _refuse(found, grammar_fault(found.text), "grammar")
+        case "structural_tag":
+            check_structural_tag(found.text, found.param)
+
+
+def _refuse(found: Constraint, fault: str | None, what: str) -> None:
+    if fault is not None:
+        raise InvalidRequest(f"{found.param} is no usable {what}: {fault}.", param=found.param)
 
 
 def schema_text(schema: Any, param: str) -> str:
@@ -103,8 +135,13 @@ def _from_response_format(response_format: ResponseFormat | None) -> list[Constr
         schema = response_format.json_schema.schema if response_format.json_schema is not None else None
         text = schema_text(schema, "response_format.json_schema.schema")
         return [Constraint("response_format", "json_schema", text)]
+    if response_format.type == "structural_tag":
+        tag = {name: getattr(response_format, name) for name in ("format", "structures", "triggers")}
+        text = tag_text({"type": "structural_tag"} | {name: part for name, part in tag.items() if part is not None})
+        return [Constraint("response_format", "structural_tag", text)]
     raise InvalidRequest(
-        f"response_format.type must be text, json_object or json_schema, not {shown(response_format.type)}.",
+        "response_format.type must be text, json_object, json_schema or structural_tag, not "
+        f"{shown(response_format.type)}.",
         param="response_format.type",
     )
 
@@ -112,7 +149,7 @@ def _from_response_format(response_format: ResponseFormat | None) -> list[Constr
 def _from_structured_outputs(outputs: StructuredOutputs | None) -> list[Constraint]:
     if outputs is None:
         return []
-    for name in ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"):
+    for name in ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"):
         if getattr(outputs, name) not in (None, False):
             raise InvalidRequest(
                 f"structured_outputs.{name} is not supported here.", param=f"structured_outputs.{name}"
@@ -121,6 +158,9 @@ def _from_structured_outputs(outputs: StructuredOutputs | None) -> list[Constrai
     if outputs.json is not None:
         text = schema_text(outputs.json, "structured_outputs.json")
         found.append(Constraint("structured_outputs.json", "json_schema", text))
+    if outputs.structural_tag is not None:
+        text = tag_text(outputs.structural_tag)
+        found.append(Constraint("structured_outputs.structural_tag", "structural_tag", text))
     if outputs.json_object:
         found.append(Constraint("structured_outputs.json_object", "json_schema", _ANY_OBJECT))
     if outputs.regex is not None:

@@ -1,10 +1,12 @@
 """A conversation, as chat and tokenize are given one: the same fields mean the same prompt, token for token."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 from apiserver.card import Card
 from apiserver.errors import ContextLengthExceeded, InvalidRequest, shown
+from apiserver.protocol.chat_tools import read_tools
+from apiserver.protocol.tool_use import ToolUse, use_tools
 from apiserver.requests import Chat
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -15,7 +17,7 @@ MULTIMODAL: dict[str, tuple[Any, ...]] = {"media_io_kwargs": ({},), "mm_processo
 
 
 class ConversationFields(Protocol):
-    """What a dialect's struct must have for `chat_prompt`."""
+    """What a dialect's struct must have for `read_conversation`."""
 
     @property
     def messages(self) -> list[dict[str, Any]] | None: ...
@@ -41,7 +43,16 @@ class ConversationFields(Protocol):
     def thinking(self) -> Any: ...
 
 
-def chat_prompt(fields: ConversationFields, card: Card) -> Chat:
+class Conversation(NamedTuple):
+    """The prompt, and what else follows from the fields: how the answer is read, and what it must match."""
+
+    prompt: Chat
+    use: ToolUse
+
+
+def read_conversation(
+    fields: ConversationFields, card: Card, *, parallel: bool = True, reads_reasoning: bool = True
+) -> Conversation:
     """Raises InvalidRequest for what no template could make a prompt of; the rest is the template's to judge."""
     messages = _messages(fields.messages, card)
     if fields.chat_template is not None and not card.trust_request_chat_template:
@@ -54,16 +65,21 @@ def chat_prompt(fields: ConversationFields, card: Card) -> Chat:
         raise InvalidRequest(
             "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"
         )
-    return Chat(
+    variables = _variables(fields)
+    tools, choice = read_tools(fields.tools, fields.tool_choice)
+    thinking = _thinking(variables)
+    use = use_tools(tools, choice, card, parallel=parallel, thinking=thinking, reads_reasoning=reads_reasoning)
+    prompt = Chat(
         messages,
-        tools=_tools(fields.tools, fields.tool_choice),
+        tools=use.tools,
         documents=fields.documents,
         add_generation_prompt=not continues if fields.add_generation_prompt is None else fields.add_generation_prompt,
         continue_final_message=continues,
         add_special_tokens=bool(fields.add_special_tokens),
-        variables=_variables(fields),
+        variables=variables,
         template=fields.chat_template,
     )
+    return Conversation(prompt, use)
 
 
 def _messages(messages: list[dict[str, Any]] | None, card: Card) -> list[dict[str, Any]]:
@@ -105,34 +121,7 @@ def _variables(fields: ConversationFields) -> Mapping[str, Any]:
     return variables
 
 
-def _tools(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None) -> list[dict[str, Any]] | None:
-    """Tools are rendered into the prompt; a choice other than none or auto needs a parser, which is not here yet."""
-    if choice is not None and choice not in ("none", "auto"):
-        raise InvalidRequest(
-            "tool_choice must be none or auto; this server cannot force a tool call.", param="tool_choice"
-        )
-    if tools is None:
-        if choice == "auto":
-            raise InvalidRequest("tool_choice is auto, but there are no tools.", param="tool_choice")
-        return None
-    if not tools:
-        raise InvalidRequest("tools must not be an empty list.", param="tools")
-    for number, tool in enumerate(tools):
-        _check_tool(tool, f"tools[{number}]")
-    return None if choice == "none" else tools
-
-
-def _check_tool(tool: dict[str, Any], param: str) -> None:
-    if tool.get("type") != "function":
-        raise InvalidRequest(f"{param}.type must be function, not {shown(tool.get('type'))}.", param=f"{param}.type")
-    function = tool.get("function")
-    if not isinstance(function, dict):
-        raise InvalidRequest(f"{param}.function must be an object.", param=f"{param}.function")
-    named = cast(dict[str, Any], function)
-    name = named.get("name")
-    if not isinstance(name, str) or not name:
-        raise InvalidRequest(f"{param}.function.name must be a string.", param=f"{param}.function.name")
-    if not isinstance(named.get("parameters", {}), dict | None):
-        raise InvalidRequest(
-            f"{param}.function.parameters must be a JSON schema, an object.", param=f"{param}.function.parameters"
-        )
+def _thinking(variables: Mapping[str, Any]) -> bool | None:
+    """What the variables say, under one of the names that templates have for it."""
+    found = (variables.get(name) for name in ("enable_thinking", "thinking"))
+    return next((value for value in found if isinstance(value, bool)), None)

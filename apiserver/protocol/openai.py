@@ -21,6 +21,8 @@ FINISH_REASONS = {
     FinishReason.ERROR: "error",
 }
 
+TOOL_CALLS = "tool_calls"
+
 encode_json = msgspec.json.Encoder().encode
 
 
@@ -47,16 +49,26 @@ def error_chunks(error: ApiError) -> Iterator[Chunk]:
 
 def usage(result: Result) -> dict[str, Any]:
     """Tokens really used: each prompt once, however many choices it has."""
-    return usage_counts(result.prompt_tokens, result.output_tokens, result.cached_tokens)
+    return usage_counts(result.prompt_tokens, result.output_tokens, result.cached_tokens, result.reasoning_tokens)
 
 
-def usage_counts(prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
+def usage_counts(
+    prompt_tokens: int, output_tokens: int, cached_tokens: int = 0, reasoning_tokens: int = 0
+) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": output_tokens,
         "total_tokens": prompt_tokens + output_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
+
+
+def finish_reason(finished: Finished, *, calls: bool = True) -> str:
+    """The reason's word; with `calls`, an answer that ended of itself after tool calls ended for them."""
+    if calls and finished.tool_calls and finished.reason is FinishReason.STOP:
+        return TOOL_CALLS
+    return FINISH_REASONS[finished.reason]
 
 
 def stop_fields(finished: Finished) -> dict[str, Any]:

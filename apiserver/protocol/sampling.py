@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import msgspec
+
 from apiserver.card import Card, Limits
 from apiserver.errors import InvalidRequest, shown
 from apiserver.protocol.constraints import Constraint, constraint
@@ -152,7 +154,7 @@ def sampling_params(
     check_stop_token_ids(fields.stop_token_ids, card.limits)
     defaults = card.capabilities
     found = constraint(fields, defaults, *constraints)
-    return SamplingParams(
+    params = SamplingParams(
         temperature=_first(fields.temperature, defaults.temperature, 1.0),
         top_p=_first(fields.top_p, defaults.top_p, 1.0),
         top_k=_first(fields.top_k, defaults.top_k, -1) or -1,
@@ -167,11 +169,9 @@ def sampling_params(
         logit_bias=logit_bias(fields.logit_bias, card.limits),
         logprobs=logprobs,
         prompt_logprobs=fields.prompt_logprobs,
-        json_schema=found.text if found is not None and found.kind == "json_schema" else None,
-        regex=found.text if found is not None and found.kind == "regex" else None,
-        grammar=found.text if found is not None and found.kind == "grammar" else None,
         lora=lora(fields.lora_path, defaults),
     )
+    return params if found is None else msgspec.structs.replace(params, **{found.kind: found.text})
 
 
 def _first(asked: Any, model_default: Any, ours: Any) -> Any:

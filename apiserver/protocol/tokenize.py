@@ -8,7 +8,7 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.conversation import MULTIMODAL, chat_prompt
+from apiserver.protocol.conversation import MULTIMODAL, read_conversation
 from apiserver.protocol.decoding import decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.protocol.prompts import prompts, token_ids
@@ -85,7 +85,7 @@ class Tokenize(Unary):
 
 def _tokenize_prompts(fields: TokenizeFields, card: Card) -> list[Prompt]:
     if fields.messages is not None:
-        return [chat_prompt(fields, card)]
+        return [read_conversation(fields, card).prompt]
     most, special = card.limits.max_batch_prompts, fields.add_special_tokens is not False
     return prompts(fields.prompt, "prompt", most, special, allow_empty=True)
 

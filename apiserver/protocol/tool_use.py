@@ -6,10 +6,15 @@ the two is said here, once.
 
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from apiserver.card import Card
-from apiserver.errors import InvalidRequest
+from apiserver.errors import InvalidRequest, shown
 from apiserver.protocol.constraints import Constraint
-from apiserver.requests import Structure
+from apiserver.protocol.schema_check import check_schema
+from apiserver.requests import FORCED_CALL, FORCED_CALLS, Structure
+
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 class ToolChoice(NamedTuple):
@@ -38,18 +43,94 @@ def use_tools(
     *,
     parallel: bool = True,
     thinking: bool | None = None,
+    reads_reasoning: bool = True,
 ) -> ToolUse:
-    """`tools` are checked already: each has a function with a name. Raises InvalidRequest for a choice among none.
+    """`tools` are checked already: each has a function with a name. Raises InvalidRequest for a choice among none, for
+    a tool that there is not, and for what this model or its engine cannot do.
 
-    `parallel=False` allows one call at most. `thinking` is what the request says of reasoning (None: nothing).
+    `parallel=False` allows one call at most. `thinking` is what the request says of reasoning (None: nothing);
+    `reads_reasoning=False` leaves it in the text.
+
+    An answer that must be a call is held to a schema from its first token on, so it has no reasoning.
     """
-    reasoning = card.reasoning_parser
-    if not tools:
-        if choice.mode in ("required", "named"):
-            raise InvalidRequest(f"{choice.param} asks for a tool, but there are no tools.", param=choice.param)
+    reasoning = card.reasoning_parser if reads_reasoning else None
+    if choice.mode in ("required", "named"):
+        return _forced(tools or [], choice, card, parallel)
+    if not tools or choice.mode == "none":
         structure = Structure(reasoning=reasoning, thinking=thinking) if reasoning is not None else None
         return ToolUse(None, structure, None)
-    if choice.mode in ("required", "named"):
-        raise InvalidRequest(f"{choice.param} can only be none or auto here.", param=choice.param)
-    parser = card.tool_call_parser if choice.mode == "auto" else None
-    return ToolUse(tools, Structure(reasoning, parser, tuple(tools), thinking), None)
+    if card.tool_call_parser is None:
+        raise InvalidRequest(
+            "This model's tool calls cannot be read: it has no tool-call parser. Start the server with "
+            f"--tool-call-parser NAME, or send {choice.param} none.",
+            param="tools",
+        )
+    structure = Structure(reasoning, card.tool_call_parser, tuple(tools), thinking, parallel)
+    return ToolUse(tools, structure, None)
+
+
+def _forced(tools: list[dict[str, Any]], choice: ToolChoice, card: Card, parallel: bool) -> ToolUse:
+    if not tools:
+        raise InvalidRequest(f"{choice.param} asks for a tool, but there are no tools.", param=choice.param)
+    if not card.capabilities.json_schema:
+        raise InvalidRequest(
+            f"{choice.param} can only be none or auto here: the engine ({card.capabilities.engine}) cannot hold an "
+            "answer to a schema.",
+            param=choice.param,
+        )
+    if choice.mode == "required":
+        schema = _calls_schema(tools, parallel)
+        structure = Structure(tool_calls=FORCED_CALLS, tools=tuple(tools), parallel=parallel)
+    else:
+        named = [tool for tool in tools if tool["function"]["name"] == choice.name]
+        if not named:
+            raise InvalidRequest(
+                f"{choice.param} names {shown(choice.name)}, which is none of the tools.", param=choice.param
+            )
+        schema = named[0]["function"].get("parameters") or _NO_PARAMETERS
+        structure = Structure(tool_calls=FORCED_CALL, tools=(named[0],))
+    text = msgspec.json.encode(schema).decode()
+    check_schema(text, "tools")
+    return ToolUse(tools, structure, Constraint(choice.param, "json_schema", text))
+
+
+def _calls_schema(tools: list[dict[str, Any]], parallel: bool) -> dict[str, Any]:
+    """A list of calls, each of one of the tools."""
+    definitions: dict[str, Any] = {}
+    calls: list[dict[str, Any]] = []
+    for number, tool in enumerate(tools):
+        function = tool["function"]
+        parameters = function.get("parameters") or _NO_PARAMETERS
+        if _refers(parameters):
+            definitions[f"tool{number}"] = _moved(parameters, f"#/$defs/tool{number}")
+            parameters = {"$ref": f"#/$defs/tool{number}"}
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": function["name"]}, "parameters": parameters},
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+        )
+    items = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": items}
+    if not parallel:
+        schema["maxItems"] = 1
+    return schema | {"$defs": definitions} if definitions else schema
+
+
+def _refers(schema: Any) -> bool:
+    return b'"$ref"' in msgspec.json.encode(schema)
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """The schema as it must read at another place of a document: its references to itself go there."""
+    if isinstance(schema, dict):
+        moved: dict[str, Any] = {key: _moved(value, place) for key, value in schema.items()}  # pyright: ignore[reportUnknownVariableType]
+        reference = moved.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            moved["$ref"] = place + reference[1:]
+        return moved
+    if isinstance(schema, list):
+        return [_moved(item, place) for item in schema]  # pyright: ignore[reportUnknownVariableType]
+    return schema

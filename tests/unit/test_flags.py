@@ -109,3 +109,10 @@ def test_wrong_arguments_are_told_in_a_line(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
 ) -> None:
     assert complaint in refused(capsys, *words)
+
+
+def test_parsers_are_chosen_by_the_template_unless_they_are_named() -> None:
+    settings = parsed("m", "--enable-auto-tool-choice")
+    assert (settings.tool_call_parser, settings.reasoning_parser) == ("auto", "auto")
+    settings = parsed("m", "--tool-call-parser", "hermes", "--reasoning-parser", "none")
+    assert (settings.tool_call_parser, settings.reasoning_parser) == ("hermes", "none")

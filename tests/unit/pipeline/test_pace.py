@@ -10,8 +10,8 @@ from apiserver.requests import (
     DetokenizeJob,
     EmbedJob,
     GenerateJob,
-    Job,
     Prompt,
+    PromptJob,
     RenderJob,
     Text,
     TokenIds,
@@ -62,8 +62,8 @@ def test_whatever_a_template_may_print_counts(fields: dict[str, Any]) -> None:
 def test_ids_are_cheap_unless_their_text_is_wanted() -> None:
     prompts = [TokenIds([1] * 10_000, "prompt")]
     params = SamplingParams()
-    cheap: list[Job] = [EmbedJob([*prompts]), GenerateJob([*prompts], params, 1), TokenizeJob([*prompts])]
-    dear: list[Job] = [
+    cheap: list[PromptJob] = [EmbedJob([*prompts]), GenerateJob([*prompts], params, 1), TokenizeJob([*prompts])]
+    dear: list[PromptJob] = [
         DetokenizeJob(prompts),
         RenderJob(GenerateJob([*prompts], params, 1)),
         GenerateJob([*prompts], params, 1, echo=True),

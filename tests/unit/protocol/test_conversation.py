@@ -19,8 +19,9 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 def chat(card: Card | None = None, **fields: Any) -> Chat:
     """The prompt that both dialects make of these fields."""
     raw = json.dumps({"messages": HI, **fields}).encode()
-    [of_chat] = ChatCompletion(raw, card or make_card()).job.prompts
-    [of_tokenize] = Tokenize(raw, card or make_card()).job.prompts
+    card = card or make_card(tool_call_parser="hermes")
+    [of_chat] = ChatCompletion(raw, card).job.prompts
+    [of_tokenize] = Tokenize(raw, card).job.prompts
     assert isinstance(of_chat, Chat)
     assert of_chat == of_tokenize
     return of_chat

@@ -16,6 +16,7 @@ from apiserver.protocol import (
     embeddings,
     generation_fields,
     messages_fields,
+    parse,
     tokenize,
 )
 
@@ -63,6 +64,8 @@ def of_one_dialect_alone() -> Iterator[tuple[str, dict[str, str], dict[str, str]
     yield "POST /v1/messages", message, {}
     yield "POST /v1/messages/count_tokens", count, message
     yield "POST /tokenize", coded(tokenize.TokenizeFields, conversation.MULTIMODAL, ()), {}
+    yield "POST /parse_function_call", coded(parse.ParseFields, {}, ()), {}
+    yield "POST /separate_reasoning", coded(parse.SeparateFields, {}, ()), {}
     yield "POST /detokenize", coded(tokenize.DetokenizeFields, {}, ()), {}
 
 
