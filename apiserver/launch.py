@@ -25,6 +25,7 @@ from apiserver.metrics import Metrics
 from apiserver.pipeline.pace import measure
 from apiserver.plan import Plan, engine_argv, read_text, resolve
 from apiserver.run_directory import run_directory
+from apiserver.store import StoreError, prepare
 from apiserver.supervisor import EngineCommand, Patience, Supervisor
 from apiserver.tokenizer.messages import TemplateError
 from apiserver.tokenizer.source import TokenizerError
@@ -67,6 +68,10 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         pace = measure(inline.encoder)
     except (models.ModelError, TokenizerError, TemplateError, OSError) as error:
         raise LaunchError(str(error)) from error
+    try:
+        store = None if settings.store is None else prepare(settings.store, directory)
+    except StoreError as error:
+        raise LaunchError(str(error)) from error
     board = Board(settings.api_server_count)
     row_descriptor = make_descriptor()
     row = EngineRow.attach(row_descriptor)
@@ -100,6 +105,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         http=settings.http,
         access=settings.access,
         limits=settings.limits,
+        store=store,
         tls=make_tls(settings.listen),
         created=int(time.time()),
         log_level=settings.log_level,
