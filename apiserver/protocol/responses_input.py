@@ -21,7 +21,7 @@ _TEXT_PARTS = ("input_text", "output_text", "text")
 
 def new_id(prefix: str) -> str:
     """Out of the system's randomness: whoever knows a response's id may read and continue it."""
-    return f"{prefix}_{secrets.token_hex(24)}"
+    return f"{prefix}_{secrets.token_hex(16)}"
 
 
 def referenced_ids(sent: str | list[Item]) -> list[str]:
