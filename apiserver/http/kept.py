@@ -62,7 +62,7 @@ class Record:
         return None
 
     async def give_up(self) -> None:
-        """Its maker stops in the middle."""
+        """Its maker stops in the middle, or could not store its end."""
         self._exchange.cancel()
         await self.end_surely()
 

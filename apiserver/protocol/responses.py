@@ -53,7 +53,7 @@ class Response:
         self.stream = bool(fields.stream) or self.background
         self.resumable = bool(fields.stream) and self.background
         self.previous = fields.previous_response_id
-        self.input_items = read_input(fields.input or "", past.referenced)
+        self.input_items = read_input(fields.input if fields.input is not None else [], past.referenced)
         tools = read_tools(fields.tools, fields.tool_choice)
         self._job = response_job(fields, [*past.items, *self.input_items], tools, card, self.id)
         params = self._job.sampling_params
@@ -64,7 +64,7 @@ class Response:
             fields.reasoning.summary or fields.reasoning.generate_summary
         )
         self._items = Items(self._numbers, summarises=summarises)
-        self._finished: Finished | None = None
+        self._has_ended = False
         self.status = "in_progress"
         self.document = self._told()
         """The response object as it was told last."""
@@ -105,7 +105,6 @@ class Response:
                 raise AssertionError(f"no event of a response: {event}")
 
     def _finish(self, finished: Finished) -> Iterator[Chunk]:
-        self._finished = finished
         self.status = _STATUSES[finished.reason]
         completed = self.status == "completed"
         yield from self._items.end(
@@ -122,7 +121,9 @@ class Response:
         yield self._terminal(error=error)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more: `document` is what there is of it."""
+        """Nobody waits for it any more: `document` is what there is of it. One that has told its end stays as it is."""
+        if self._has_ended:
+            return
         self.status = "cancelled"
         for _ in self._items.end("incomplete", at_least_a_message=False):
             pass
@@ -134,6 +135,7 @@ class Response:
         return self._numbers.instead("error", fields)
 
     def _terminal(self, result: Result | None = None, error: ApiError | None = None) -> Chunk:
+        self._has_ended = True
         response = msgspec.Raw(self._told(result, error))
         name = self.status if self.status in ("completed", "failed") else "incomplete"
         return self._numbers.event(f"response.{name}", {"response": response})

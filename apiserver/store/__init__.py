@@ -19,8 +19,6 @@ from apiserver.store.schema import open_database
 
 __all__ = ["Ended", "Followed", "Piece", "Store", "StoreError", "Stored", "prepare"]
 
-_EXPIRE_SECONDS = 60.0
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -47,10 +45,13 @@ def prepare(settings: StoreSettings, directory: Path) -> StoreSettings:
 class Store:
     """Every method does its work on the store's thread, in the order of the calls, and may raise StoreError."""
 
-    def __init__(self, settings: StoreSettings, lost: Callable[[bytes, int], Ended]) -> None:
-        """`settings` are `prepare`'s. For `lost` see Database."""
+    def __init__(
+        self, settings: StoreSettings, lost: Callable[[bytes, int], Ended], *, expire_seconds: float = 60.0
+    ) -> None:
+        """`settings` are `prepare`'s. For `lost` see Database. Every `expire_seconds` what is too old is deleted."""
         self.settings = settings
         self._lost = lost
+        self._expire_seconds = expire_seconds
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._database: Database | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -58,7 +59,7 @@ class Store:
     async def _call(self, method: Callable[Concatenate[Database, P], T], *arguments: P.args, **options: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         if self._expiry is None:
-            self._expiry = loop.call_later(_EXPIRE_SECONDS, self._expire)
+            self._expiry = loop.call_later(self._expire_seconds, self._expire)
         try:
             return await loop.run_in_executor(self._thread, lambda: method(self._open(), *arguments, **options))
         except (OSError, sqlite3.Error) as error:
@@ -72,7 +73,7 @@ class Store:
         return self._database
 
     def _expire(self) -> None:
-        self._expiry = asyncio.get_running_loop().call_later(_EXPIRE_SECONDS, self._expire)
+        self._expiry = asyncio.get_running_loop().call_later(self._expire_seconds, self._expire)
         self._thread.submit(self._expire_quietly)
 
     def _expire_quietly(self) -> None:

@@ -39,10 +39,10 @@ STARTED = Started([PreparedPrompt([1, 2, 3], "Hi!")])
 _EVENT = TypeAdapter[Any](ResponseStreamEvent)
 
 
-def exchange(card: Any = None, *, stores: bool = True, past: Past = Past(), **fields: Any) -> Response:
+def exchange(card: Any = None, *, stores: bool = True, **fields: Any) -> Response:
     card = card or make_card()
     raw = json.dumps({"input": "Hi", **fields}).encode()
-    return Response(read_response(raw, card), past, card, stores=stores)
+    return Response(read_response(raw, card), Past(), card, stores=stores)
 
 
 def finished(reason: FinishReason = FinishReason.STOP, **counts: int) -> Finished:
@@ -95,7 +95,11 @@ ANSWERS: dict[str, tuple[list[Delta], Finished]] = {
     "aborted": (TEXT, finished(FinishReason.ABORT)),
     "aborted at once": ([], finished(FinishReason.ABORT)),
     "logprobs": (
-        [TextDelta(0, "", [1], [token("\ufffd")]), TextDelta(0, "é", [2], [token("é")]), TextDelta(0, "", [3], [token("x")])],
+        [
+            TextDelta(0, "", [1], [token("\ufffd")]),
+            TextDelta(0, "é", [2], [token("é")]),
+            TextDelta(0, "", [3], [token("x")]),
+        ],
         finished(),
     ),
     "logprobs beside other things": (
@@ -188,6 +192,14 @@ def test_one_that_nobody_waits_for_any_more_is_cancelled_as_far_as_it_came() -> 
     assert document["output"][0]["content"][0]["text"] == "Grüße 🎉"
     assert document["output"][0]["status"] == "incomplete"
     ClientResponse.model_validate(document, strict=True)
+
+
+def test_one_that_has_told_its_end_is_not_cancelled_any_more() -> None:
+    response = exchange(stream=True)
+    bytes_of(response, [STARTED, *TEXT, finished()])
+    told = response.document
+    response.cancel()
+    assert (response.status, response.document) == ("completed", told)
 
 
 def test_an_item_that_is_open_is_shown_as_far_as_it_has_come() -> None:
