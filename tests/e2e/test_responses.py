@@ -39,7 +39,7 @@ class Worker:
     def __init__(self, pool: Pool) -> None:
         self.http = httpx.Client(base_url=pool.url, timeout=30.0, limits=httpx.Limits(max_connections=1))
         self.openai = openai.OpenAI(
-            base_url=pool.url + "/v1", api_key="none", max_retries=0, http_client=self.http, timeout=30.0
+            base_url=pool.url + "/v1", api_key="none", max_retries=0, http_client=cast(Any, self.http), timeout=30.0
         )
         self.name = self.http.get("/live").headers["x-request-id"].split("-")[1]
 
@@ -142,9 +142,10 @@ def test_logprobs_are_those_of_the_tokens(pool: Pool) -> None:
     reply = pool.openai.responses.create(
         model="sim", input="é", top_logprobs=1, include=["message.output_text.logprobs"]
     )
-    entries = reply.to_dict()["output"][0]["content"][0]["logprobs"]  # pyright: ignore[reportIndexIssue, reportUnknownVariableType]
-    assert b"".join(bytes(entry["bytes"]) for entry in entries)[:2] == "é".encode()  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    assert all(len(entry["top_logprobs"]) == 1 for entry in entries)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    document: Any = reply.to_dict()
+    entries = document["output"][0]["content"][0]["logprobs"]
+    assert b"".join(bytes(entry["bytes"]) for entry in entries)[:2] == "é".encode()
+    assert all(len(entry["top_logprobs"]) == 1 for entry in entries)
 
 
 # ---- streams, however they end --------------------------------------------------------------------------------------
@@ -315,6 +316,7 @@ def test_a_stream_in_the_background_is_followed_from_any_event_on_any_api_server
     seen = [valid(next(begun)).to_dict() for _ in range(10)]
     begun.close()
     response_id = seen[0]["response"]["id"]
+    rest: list[dict[str, Any]] = []
     for worker in workers:  # while it is being made, by one of them
         response = worker.http.get(f"{RESPONSES}/{response_id}?stream=true&starting_after=9")
         rest = parsed(response.content)
