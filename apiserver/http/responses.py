@@ -23,7 +23,6 @@ from apiserver.protocol.responses_list import deleted, page
 from apiserver.protocol.responses_object import cancelled
 from apiserver.protocol.responses_request import ResponseFields, read_response
 from apiserver.store import Store, Stored, StoreError
-from engine_bridge.client import EngineUnavailable
 
 T = TypeVar("T")
 
@@ -206,11 +205,9 @@ class Responses:
 
     def _abort(self, stored: Stored) -> None:
         """End its work in the engine, whichever API server waits for that. The store's word comes first."""
-        if stored.background and not stored.is_finished:
-            try:
-                self._service.client.abort_by_client_id(stored.id)
-            except EngineUnavailable:
-                return  # then there is no work
+        client = self._service.client
+        if stored.background and not stored.is_finished and client.capabilities is not None:  # else there is no work
+            client.abort_by_client_id(stored.id)
 
     # ---- GET /v1/responses/{response_id}/input_items ----
 

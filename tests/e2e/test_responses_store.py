@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -213,25 +213,28 @@ def test_a_stream_whose_end_cannot_be_stored_says_so_and_the_end_is_stored_when_
 ) -> None:
     path = tmp_path / "kept.db"
     flags = ("--api-server-count", "1", "--chat-template", ECHO_TEMPLATE, "--responses-store", str(path))
-    with start_pool(*flags, engine=SLOW) as pool:
-        in_background = post(pool, input="x" * 40, background=True)["id"]
-        with OpenRequest(pool.url, RESPONSES, {"input": "x" * 40, "stream": True}) as stream:
-            first = b""
-            while b"output_text.delta" not in first:
-                first += stream.read_some()
-            with Broken(path):
-                events = parsed(first + stream.read_all().removeprefix(first))
-                assert check(events)["type"] == "error"
-                pool.wait_idle()
+    text = "x" * 150
+    with start_pool(*flags, engine=[*SLOW, "--fault", "error:1:100"]) as pool, ExitStack() as stack:
+        in_background = post(pool, input=text, background=True)["id"]
+        stream, failing = (
+            stack.enter_context(OpenRequest(pool.url, RESPONSES, {"input": prompt, "stream": True}))
+            for prompt in (text, "\x01" + text)
+        )
+        assert (stream.status, failing.status) == (200, 200)
+        with Broken(path):
+            events = parsed(stream.read_all())
+            assert check(events)["type"] == "error"
+            assert check(parsed(failing.read_all()))["type"] == "response.failed"
+            pool.wait_idle()
         response_id = events[0]["response"]["id"]
         for document in (ended(pool, response_id), ended(pool, in_background)):
-            assert (document["status"], document["output"][0]["content"][0]["text"]) == ("completed", "x" * 40)
+            assert (document["status"], document["output"][0]["content"][0]["text"]) == ("completed", text)
 
 
 def test_a_followed_stream_whose_store_fails_ends_with_an_error(start_pool: StartPool, tmp_path: Path) -> None:
     path = tmp_path / "kept.db"
     flags = ("--api-server-count", "2", "--chat-template", ECHO_TEMPLATE, "--responses-store", str(path))
-    body = {"input": "x" * 60, "background": True, "stream": True}
+    body = {"input": "x" * 150, "background": True, "stream": True}
     with start_pool(*flags, engine=SLOW) as pool, OpenRequest(pool.url, RESPONSES, body) as stream:
         first = b""
         while b"output_text.delta" not in first:

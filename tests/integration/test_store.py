@@ -3,11 +3,8 @@
 import asyncio
 import json
 import os
-import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,37 +14,15 @@ import pytest
 
 from apiserver.config import StoreSettings
 from apiserver.protocol.responses_object import cancelled, lost
-from apiserver.store import Piece, Store, Stored, StoreError, prepare
-from apiserver.store.database import Database
+from apiserver.store import Piece, Store, StoreError, prepare
 from apiserver.store.schema import open_database
 from tests.ends import until
-
-_OTHER_PROCESS = """
-import sys, time
-from pathlib import Path
-from apiserver.config import StoreSettings
-from apiserver.protocol.responses_object import lost
-from apiserver.store import Piece
-from apiserver.store.database import Database, Stored
-
-database = Database(Path(sys.argv[1]), StoreSettings(), lost)
-for name, frames in (("resp_plain", None), ("resp_stream", 0)):
-    document = b'{"id":"%b","status":"in_progress","output":[]}' % name.encode()
-    database.put(Stored(name, None, "in_progress", document, b"[]", True, frames), [], ended=False)
-database.append("resp_stream", Piece(0, 2, b"event: a\\ndata: {}\\n\\nevent: b\\ndata: {}\\n\\n"))
-print("ready", flush=True)
-sys.stdin.readline()
-"""
+from tests.stores import database_of, stored
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> StoreSettings:
     return prepare(StoreSettings(), tmp_path)
-
-
-def stored(response_id: str, *, previous: str | None = None, text: str = "", status: str = "completed") -> Stored:
-    document = json.dumps({"id": response_id, "status": status, "output": [], "text": text}).encode()
-    return Stored(response_id, previous, status, document, b"[]", background=True, frames=None)
 
 
 def with_store(settings: StoreSettings, test: Callable[[Store], Awaitable[None]]) -> None:
@@ -59,35 +34,6 @@ def with_store(settings: StoreSettings, test: Callable[[Store], Awaitable[None]]
             await store.close()
 
     asyncio.run(run())
-
-
-def database_of(settings: StoreSettings) -> Database:
-    assert settings.path is not None
-    return Database(Path(settings.path), settings, lost)
-
-
-class OtherProcess:
-    """An API server of another pool, as far as the store can tell. A block; `kill` is SIGKILL."""
-
-    def __init__(self, settings: StoreSettings) -> None:
-        command = [sys.executable, "-c", _OTHER_PROCESS, str(settings.path)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self) -> "OtherProcess":
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
-        return self
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
 
 
 # ---- put, get, delete ----
@@ -302,81 +248,6 @@ def test_a_finished_one_cannot_be_cancelled(settings: StoreSettings) -> None:
     database.cancel("resp_1", cancelled)
     assert database.get("resp_1") == stored("resp_1")
     database.close()
-
-
-# ---- the death of its maker ----
-
-
-def test_what_a_killed_process_was_making_has_failed_and_not_before(settings: StoreSettings) -> None:
-    database = database_of(settings)
-    with OtherProcess(settings) as other:
-        alive = database.get("resp_plain")
-        assert alive is not None
-        assert not alive.is_finished
-        other.kill()
-        dead = database.get("resp_plain")
-        assert dead is not None
-        assert (dead.status, json.loads(dead.document)["status"]) == ("failed", "failed")
-        assert json.loads(dead.document)["error"]["code"] == "server_error"
-        assert database.get("resp_plain") == dead
-    database.close()
-
-
-def test_the_stream_of_a_killed_process_ends_with_one_event_that_says_so(settings: StoreSettings) -> None:
-    database = database_of(settings)
-    with OtherProcess(settings) as other:
-        before = database.follow("resp_stream", 0)
-        assert before is not None
-        assert not before.ended
-        other.kill()
-        for _ in range(2):
-            after = database.follow("resp_stream", 0)
-            assert after is not None
-            assert after.ended
-            assert [first for first, _ in after.pieces] == [0, 2]
-            name, data = after.pieces[1][1].decode().strip().split("\n")
-            assert name == "event: response.failed"
-            event = json.loads(data.removeprefix("data: "))
-            assert (event["sequence_number"], event["response"]["status"]) == (2, "failed")
-    database.close()
-
-
-def test_one_that_was_cancelled_before_its_maker_died_stays_cancelled(settings: StoreSettings) -> None:
-    database = database_of(settings)
-    with OtherProcess(settings) as other:
-        database.cancel("resp_stream", cancelled)
-        other.kill()
-        found = database.follow("resp_stream", 2)
-        assert found is not None
-        assert b"event: response.incomplete" in found.pieces[-1][1]
-        dead = database.get("resp_stream")
-        assert dead is not None
-        assert dead.status == "cancelled"
-    database.close()
-
-
-def test_a_killed_writer_leaves_a_whole_database(settings: StoreSettings) -> None:
-    with OtherProcess(settings) as other:
-        other.kill()
-    assert settings.path is not None
-    connection = open_database(Path(settings.path))
-    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    connection.close()
-
-
-def test_processes_that_write_at_once_wait_for_each_other(settings: StoreSettings) -> None:
-    assert settings.path is not None
-    script = _OTHER_PROCESS.split("for name")[0] + (
-        "for number in range(100):\n"
-        "    name = f'resp_{sys.argv[2]}_{number}'\n"
-        "    database.put(Stored(name, None, 'completed', b'{}', b'[]', False, None), [], ended=True)\n"
-    )
-    writers = [subprocess.Popen([sys.executable, "-c", script, settings.path, str(number)]) for number in range(3)]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    connection = open_database(Path(settings.path))
-    assert connection.execute("SELECT count(*) FROM responses").fetchone() == (300,)
-    assert connection.execute("SELECT owners FROM pool").fetchone() == (3,)
-    connection.close()
 
 
 # ---- what can go wrong ----
