@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
@@ -189,22 +189,22 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> 
     routes = [
         Route(path, target(path, Endpoint(dialect, service), _POST, dialect)) for path, dialect in DIALECTS.items()
     ]
-    responses = Responses(service)
-    for path, (handle, methods) in zip(
-        RESPONSES_ROUTES,
-        (
-            (responses.create, _POST),
-            (responses.one, (*_GET, "DELETE")),
-            (responses.cancel, _POST),
-            (responses.input_items, _GET),
-        ),
-        strict=True,
-    ):
-        routes.append(Route(path, target(path, handle, methods)))
+    routes += [Route(path, target(path, handle, methods)) for path, handle, methods in _responses(Responses(service))]
     for path, handle in ops_handlers.items():
         routes.append(Route(path, target(path, handle, (*_GET, "POST") if path == "/ping" else _GET)))
     app = _Directory(Router(routes=routes, redirect_slashes=False, default=target(NO_ROUTE, _no_route, ())))
     return _with_cors(app, access) if access.allowed_origins else app
+
+
+def _responses(responses: Responses) -> Iterator[tuple[str, Handle, Sequence[str]]]:
+    handlers: list[tuple[Handle, Sequence[str]]] = [
+        (responses.create, _POST),
+        (responses.one, (*_GET, "DELETE")),
+        (responses.cancel, _POST),
+        (responses.input_items, _GET),
+    ]
+    for path, (handle, methods) in zip(RESPONSES_ROUTES, handlers, strict=True):
+        yield path, handle, methods
 
 
 async def _no_route(call: Call) -> None:

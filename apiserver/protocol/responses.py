@@ -12,9 +12,10 @@ from apiserver.protocol import openai
 from apiserver.protocol.exchange import Body, Chunk
 from apiserver.protocol.responses_input import Item, new_id, read_input
 from apiserver.protocol.responses_items import Items
+from apiserver.protocol.responses_job import response_job
 from apiserver.protocol.responses_object import error_of, fixed_fields, incomplete_details, usage
 from apiserver.protocol.responses_open import Numbers
-from apiserver.protocol.responses_request import ResponseFields, response_job
+from apiserver.protocol.responses_request import ResponseFields
 from apiserver.protocol.responses_tools import read_tools
 from apiserver.requests import GenerateJob
 from engine_bridge.wire import FinishReason

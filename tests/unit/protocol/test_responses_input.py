@@ -6,7 +6,8 @@ import pytest
 from openai.types.responses import ResponseItemList
 
 from apiserver.errors import InvalidRequest
-from apiserver.protocol.responses_input import Item, conversation, read_input, referenced_ids
+from apiserver.protocol.responses_conversation import conversation
+from apiserver.protocol.responses_input import Item, read_input, referenced_ids
 from apiserver.protocol.responses_list import deleted, page
 
 CALL: Item = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": '{"a": 1}'}
