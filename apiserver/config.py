@@ -65,3 +65,12 @@ class AccessSettings:
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """The Responses store. Without a path it is in the run's own directory, and ends with the pool."""
+
+    path: str | None = None
+    max_bytes: int = 256 * 1024 * 1024
+    max_age_seconds: float = 30 * 24 * 3600.0  # OpenAI's

@@ -131,9 +131,10 @@ Event = Started | Delta | PromptScored | Finished | Embedded | Scored | Detokeni
 
 @dataclass(slots=True)
 class Text:
-    """A block of a folded answer: plain text."""
+    """A block of a folded answer: plain text, with the logprobs of its own tokens where they were asked for."""
 
     text: str
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
 
 @dataclass(slots=True)
@@ -166,6 +167,7 @@ class Choice:
     prompt_logprobs: list[TokenLogprob] | None = None
     finished: Finished | None = None
     output_tokens: int = 0
+    _held: list[TokenLogprob] = field(default_factory=list[TokenLogprob])  # of tokens whose text is yet to come
 
     @property
     def text(self) -> str:
@@ -184,9 +186,12 @@ class Choice:
         match delta:
             case TextDelta():
                 self._extend(Text, delta.text)
+                self._place(delta.logprobs)
             case ReasoningDelta():
                 self._extend(Reasoning, delta.text)
+                self._held.clear()
             case ToolCallDelta():
+                self._held.clear()
                 last = self.blocks[-1] if self.blocks else None
                 if delta.id is not None or not isinstance(last, ToolCall):
                     self.blocks.append(ToolCall(delta.id or "", delta.name or "", delta.arguments))
@@ -196,6 +201,17 @@ class Choice:
         self.output_tokens += len(delta.token_ids)
         if delta.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
+
+    def _place(self, logprobs: list[TokenLogprob] | None) -> None:
+        """Logprobs belong to the block that their text is in; before it begins, they wait for it."""
+        if logprobs is None:
+            return
+        last = self.blocks[-1] if self.blocks else None
+        if isinstance(last, Text):
+            last.logprobs += [*self._held, *logprobs]
+            self._held.clear()
+        else:
+            self._held += logprobs
 
     def _extend(self, kind: type[Text] | type[Reasoning], text: str) -> None:
         last = self.blocks[-1] if self.blocks else None

@@ -12,7 +12,7 @@ import yaml
 from apiserver import __version__
 from apiserver.board import MAX_SLOTS
 from apiserver.card import Limits
-from apiserver.config import AccessSettings, BackendName, HttpSettings, ListenSettings, Order
+from apiserver.config import AccessSettings, BackendName, HttpSettings, ListenSettings, Order, StoreSettings
 
 _DESCRIPTION = """\
 A pool of forked API servers in front of one LLM or embedding engine.
@@ -55,6 +55,7 @@ class ServeSettings:
     http: HttpSettings
     access: AccessSettings
     limits: Limits
+    store: StoreSettings | None
     engine_arguments: tuple[str, ...]
 
 
@@ -143,6 +144,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     _add_answers(parser)
     _add_http(parser)
     _add_limits(parser)
+    _add_store(parser)
 
 
 def _add_answers(parser: argparse.ArgumentParser) -> None:
@@ -188,6 +190,25 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(limits, name), metavar="N")
 
 
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    store = StoreSettings()
+    group = parser.add_argument_group("responses store")
+    group.add_argument(
+        "--responses-store", metavar="PATH", help="an SQLite file that outlives the pool; default: one that does not"
+    )
+    group.add_argument("--no-responses-store", action="store_true", help="keep no responses")
+    group.add_argument(
+        "--responses-max-bytes", type=int, default=store.max_bytes, metavar="N", help="the oldest go beyond it"
+    )
+    group.add_argument(
+        "--responses-max-age",
+        type=float,
+        default=store.max_age_seconds,
+        metavar="SECONDS",
+        help="since they were made, or continued (default 30 days)",
+    )
+
+
 def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
     """`arguments` begin with "serve". Exits with the parser's message when they are wrong."""
     parser, serve = parsers.command, parsers.serve
@@ -227,6 +248,7 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         http=_http(options),
         access=_access(options),
         limits=Limits(**{name: getattr(options, name) for name in Limits.__dataclass_fields__}),
+        store=_store(options),
         engine_arguments=tuple(engine_arguments),
     )
 
@@ -240,8 +262,18 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("--api-key must not be empty (an unset variable?)")
     if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
         parser.error("--ssl-certfile and --ssl-keyfile go together")
+    if options.no_responses_store and options.responses_store is not None:
+        parser.error("--responses-store and --no-responses-store exclude each other")
+    if options.responses_max_bytes < 1 or options.responses_max_age <= 0:
+        parser.error("--responses-max-bytes and --responses-max-age must be above 0")
     if options.root_path and not options.root_path.startswith("/"):
         parser.error("--root-path must begin with /")
+
+
+def _store(options: argparse.Namespace) -> StoreSettings | None:
+    if options.no_responses_store:
+        return None
+    return StoreSettings(options.responses_store, options.responses_max_bytes, options.responses_max_age)
 
 
 def _listen(options: argparse.Namespace) -> ListenSettings:

@@ -27,6 +27,7 @@ from apiserver.pipeline.parsers.auto import choose_reasoning, choose_tool_calls
 from apiserver.pipeline.parsers.names import UnknownParser
 from apiserver.plan import Plan, engine_argv, read_text, resolve
 from apiserver.run_directory import run_directory
+from apiserver.store import StoreError, prepare
 from apiserver.supervisor import EngineCommand, Patience, Supervisor
 from apiserver.tokenizer.messages import TemplateError
 from apiserver.tokenizer.source import TokenizerError
@@ -71,6 +72,10 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         model_settings = _model_settings(settings, names, text.template)
     except (models.ModelError, TokenizerError, TemplateError, UnknownParser, OSError) as error:
         raise LaunchError(str(error)) from error
+    try:
+        store = None if settings.store is None else prepare(settings.store, directory)
+    except StoreError as error:
+        raise LaunchError(str(error)) from error
     board = Board(settings.api_server_count)
     row_descriptor = make_descriptor()
     row = EngineRow.attach(row_descriptor)
@@ -94,6 +99,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         http=settings.http,
         access=settings.access,
         limits=settings.limits,
+        store=store,
         tls=make_tls(settings.listen),
         created=int(time.time()),
         log_level=settings.log_level,

@@ -19,8 +19,9 @@ from apiserver import log as logs
 from apiserver.board import Board, Cell, Slot, WorkerState
 from apiserver.card import Limits
 from apiserver.child import EXIT_CANNOT_START
-from apiserver.config import AccessSettings, HttpSettings, ModelSettings, Order
+from apiserver.config import AccessSettings, HttpSettings, ModelSettings, Order, StoreSettings
 from apiserver.http.app import create_app
+from apiserver.http.runs import Runs
 from apiserver.http.server import HttpServer
 from apiserver.http.service import Service
 from apiserver.metrics import Metrics
@@ -28,6 +29,8 @@ from apiserver.pipeline import Pipeline
 from apiserver.pipeline.lane import Lane
 from apiserver.pipeline.pace import Pace
 from apiserver.pipeline.preprocess import Preprocessor
+from apiserver.protocol.responses_object import lost
+from apiserver.store import Store
 from engine_bridge.client import EngineClient
 from engine_bridge.status import EngineRow, EngineState, Field
 from engine_bridge.transport import make_context
@@ -61,6 +64,7 @@ class Preloaded:
     http: HttpSettings
     access: AccessSettings
     limits: Limits
+    store: StoreSettings | None
     tls: ssl.SSLContext | None
     created: int
     log_level: str
@@ -82,6 +86,8 @@ class _Worker:
         self._stop_now = asyncio.Event()
         self._answered = asyncio.Event()  # the engine core has answered our handshake, one way or the other
         self._connected_to = 0  # the engine's epoch whose address we use
+        self._runs = Runs()
+        self._store = Store(preloaded.store, lost) if preloaded.store is not None else None
 
     async def serve(self) -> int:
         preloaded, slot = self._preloaded, self._slot
@@ -115,6 +121,8 @@ class _Worker:
         client.disconnect("the API server is stopping")
         context.term()
         self._lane.close()
+        if self._store is not None:
+            await self._store.close()
         return self._exit_code()
 
     def _exit_code(self) -> int:
@@ -141,6 +149,8 @@ class _Worker:
             limits=preloaded.limits,
             tokenizer_vocab_size=preloaded.inline.tokenizer.vocab_size,
             created=preloaded.created,
+            store=self._store,
+            runs=self._runs,
         )
 
     # ---- the end ----
@@ -153,17 +163,22 @@ class _Worker:
     async def _drain(self, server: HttpServer) -> None:
         """Running requests finish; what has not by the limit gets an error end before it is cut."""
         server.stop_accepting()
-        draining = asyncio.create_task(server.drain(self._preloaded.http.drain_seconds))
+        draining = asyncio.create_task(self._finish(server, self._preloaded.http.drain_seconds))
         hurried = asyncio.create_task(self._stop_now.wait())
         await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         draining.cancel()
         await asyncio.gather(hurried, draining, return_exceptions=True)
-        if any(connection.is_busy for connection in server.connections):
+        if self._runs.are_active or any(connection.is_busy for connection in server.connections):
             log.warning("ending %d requests of the engine that did not finish in time", self._client.in_flight)
             self._client.retire("the server is shutting down")
-            await server.drain(_ERROR_END_SECONDS)
+            await self._finish(server, _ERROR_END_SECONDS)
         await server.close()
+        await self._runs.close(_ERROR_END_SECONDS)
+
+    async def _finish(self, server: HttpServer, seconds: float) -> None:
+        """Let requests, and what goes on without its client, come to their end."""
+        await asyncio.gather(server.drain(seconds), self._runs.drain(seconds))
 
     # ---- the engine ----
 

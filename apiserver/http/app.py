@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
@@ -15,6 +15,7 @@ from apiserver.http.access import KeyGuard
 from apiserver.http.call import Call
 from apiserver.http.endpoint import Endpoint, respond_error
 from apiserver.http.ops import Ops
+from apiserver.http.responses import Responses
 from apiserver.http.service import Service
 from apiserver.protocol.chat_completions import ChatCompletion
 from apiserver.protocol.completions import Completion
@@ -55,7 +56,13 @@ OPS_ROUTES = (
 )
 NO_ROUTE = "none"
 """What is asked for under no route's path. It wants a key like the rest: who has none learns nothing of the routes."""
-ROUTES = (*DIALECTS, *OPS_ROUTES, NO_ROUTE)
+RESPONSES_ROUTES = (
+    "/v1/responses",
+    "/v1/responses/{response_id}",
+    "/v1/responses/{response_id}/cancel",
+    "/v1/responses/{response_id}/input_items",
+)
+ROUTES = (*DIALECTS, *RESPONSES_ROUTES, *OPS_ROUTES, NO_ROUTE)
 """Every route's name, as the metrics count it."""
 
 _POST = ("POST",)
@@ -185,10 +192,22 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> 
     routes = [
         Route(path, target(path, Endpoint(dialect, service), _POST, dialect)) for path, dialect in DIALECTS.items()
     ]
+    routes += [Route(path, target(path, handle, methods)) for path, handle, methods in _responses(Responses(service))]
     for path, handle in ops_handlers.items():
         routes.append(Route(path, target(path, handle, (*_GET, "POST") if path == "/ping" else _GET)))
     app = _Directory(Router(routes=routes, redirect_slashes=False, default=target(NO_ROUTE, _no_route, ())))
     return _with_cors(app, access) if access.allowed_origins else app
+
+
+def _responses(responses: Responses) -> Iterator[tuple[str, Handle, Sequence[str]]]:
+    handlers: list[tuple[Handle, Sequence[str]]] = [
+        (responses.create, _POST),
+        (responses.one, (*_GET, "DELETE")),
+        (responses.cancel, _POST),
+        (responses.input_items, _GET),
+    ]
+    for path, (handle, methods) in zip(RESPONSES_ROUTES, handlers, strict=True):
+        yield path, handle, methods
 
 
 async def _no_route(call: Call) -> None:

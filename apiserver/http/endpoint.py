@@ -3,22 +3,46 @@
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import aclosing
+from typing import Protocol
 
 import msgspec
 
+from apiserver.card import Card
 from apiserver.errors import ApiError, Internal
 from apiserver.events import Event, Finished, ReasoningDelta, Result, Started, TextDelta, ToolCallDelta
 from apiserver.http import sse
 from apiserver.http.call import Call
 from apiserver.http.service import Service
 from apiserver.pipeline import Events
-from apiserver.protocol.exchange import Body, Chunk, Exchange, Pieces
+from apiserver.protocol.exchange import Body, Chunk, Exchange, OpenExchange, Pieces
 from apiserver.timings import Timings
 
 log = logging.getLogger("apiserver.endpoint")
 _encode = msgspec.json.Encoder().encode
 _LOOP_SECONDS = 0.002  # the longest that encoding an answer may hold the loop
+
+
+class Sink(Protocol):
+    """Where an answer goes: a Call, or what stands before one, or in its place."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    async def respond(
+        self,
+        status: int,
+        body: bytes | list[bytes],
+        content_type: bytes = b"application/json",
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> None: ...
+
+    async def start_stream(self, headers: Iterable[tuple[str, str]] = ()) -> None: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def end_stream(self, data: bytes = b"") -> None: ...
 
 
 class Endpoint:
@@ -27,64 +51,69 @@ class Endpoint:
     def __init__(self, dialect: type[Exchange], service: Service) -> None:
         self._dialect = dialect
         self._service = service
-        self._tells_timing = service.server_timing
 
     async def __call__(self, call: Call) -> None:
         try:
             call.require_json()
             raw = await call.body()
-            timings = Timings()
-            watch = _Watch(self._service, timings)
+            watch = Watch(self._service)
             card = self._service.card()
             exchange = self._dialect(raw, card)
             del raw  # a 32 MB body must not live as long as its stream
-            timings.parse = watch.seconds
-            events = self._service.pipeline.run(exchange.job, card, timings)
-            async with aclosing(events):
-                if exchange.stream:
-                    await self._stream(call, exchange, events, watch)
-                else:
-                    await self._whole(call, exchange, events, watch)
+            watch.parsed()
+            await answer(call, exchange, card, self._service, watch)
         except ApiError as error:
             await respond_error(call, error, self._dialect)
-
-    async def _whole(self, call: Call, exchange: Exchange, events: Events, watch: "_Watch") -> None:
-        result = Result()
-        async for batch in events:
-            for event in batch:
-                result.feed(event)
-                watch.see(event)
-        body = exchange.body(result)
-        data = await _encoded(body)
-        watch.end(result)
-        headers = [*body.headers, ("server-timing", watch.timings.header())] if self._tells_timing else body.headers
-        await call.respond(200, data, body.content_type.encode(), headers)
-
-    async def _stream(self, call: Call, exchange: Exchange, events: Events, watch: "_Watch") -> None:
-        result = Result()
-        first = await anext(events)  # a refusal still gets its status: no header has left
-        await call.start_stream([("server-timing", watch.timings.header_at_start())] if self._tells_timing else ())
-        await _write(call, exchange, first, result, watch)
-        try:
-            async for batch in events:
-                await _write(call, exchange, batch, result, watch)
-            last = list(exchange.last_chunks(result))
-        except ApiError as error:
-            log.warning("%s stream failed: %s", call.request_id, error)
-            last = _error_end(call, exchange, error)
-        except Exception:
-            log.exception("%s stream failed", call.request_id)
-            last = _error_end(call, exchange, Internal("Internal error."))
-        watch.end(result)
-        await call.end_stream(b"".join([sse.encode(chunk) for chunk in last]))
 
     @property
     def dialect(self) -> type[Exchange]:
         return self._dialect
 
 
-def _error_end(call: Call, exchange: Exchange, error: ApiError) -> list[Chunk]:
-    error.request_id = call.request_id
+async def answer(sink: Sink, exchange: OpenExchange, card: Card, service: Service, watch: "Watch") -> None:
+    """Run the exchange's job; what it says goes to the sink. Raises an ApiError where nothing has gone there yet."""
+    events = service.pipeline.run(exchange.job, card, watch.timings)
+    async with aclosing(events):
+        if exchange.stream:
+            await _stream(sink, exchange, events, watch, tells_timing=service.server_timing)
+        else:
+            await _whole(sink, exchange, events, watch, tells_timing=service.server_timing)
+
+
+async def _whole(sink: Sink, exchange: OpenExchange, events: Events, watch: "Watch", *, tells_timing: bool) -> None:
+    result = Result()
+    async for batch in events:
+        for event in batch:
+            result.feed(event)
+            watch.see(event)
+    body = exchange.body(result)
+    data = await _encoded(body)
+    watch.end(result)
+    headers = [*body.headers, ("server-timing", watch.timings.header())] if tells_timing else body.headers
+    await sink.respond(200, data, body.content_type.encode(), headers)
+
+
+async def _stream(sink: Sink, exchange: OpenExchange, events: Events, watch: "Watch", *, tells_timing: bool) -> None:
+    result = Result()
+    first = await anext(events)  # a refusal still gets its status: no header has left
+    await sink.start_stream([("server-timing", watch.timings.header_at_start())] if tells_timing else ())
+    await _write(sink, exchange, first, result, watch)
+    try:
+        async for batch in events:
+            await _write(sink, exchange, batch, result, watch)
+        last = list(exchange.last_chunks(result))
+    except ApiError as error:
+        log.warning("%s stream failed: %s", sink.request_id, error)
+        last = _error_end(sink, exchange, error)
+    except Exception:
+        log.exception("%s stream failed", sink.request_id)
+        last = _error_end(sink, exchange, Internal("Internal error."))
+    watch.end(result)
+    await sink.end_stream(b"".join([sse.encode(chunk) for chunk in last]))
+
+
+def _error_end(sink: Sink, exchange: OpenExchange, error: ApiError) -> list[Chunk]:
+    error.request_id = sink.request_id
     return list(exchange.error_chunks(error))
 
 
@@ -98,7 +127,7 @@ async def respond_error(call: Call, error: ApiError, dialect: type[Exchange]) ->
     await call.respond(error.status, _encode(dialect.error(error)), headers=error.headers.items())
 
 
-async def _write(call: Call, exchange: Exchange, batch: list[Event], result: Result, watch: "_Watch") -> None:
+async def _write(sink: Sink, exchange: OpenExchange, batch: list[Event], result: Result, watch: "Watch") -> None:
     """What arrived together leaves together."""
     frames: list[bytes] = []
     for event in batch:
@@ -107,7 +136,7 @@ async def _write(call: Call, exchange: Exchange, batch: list[Event], result: Res
         for chunk in exchange.chunks(event):
             frames.append(sse.encode(chunk))  # noqa: PERF401  # a comprehension in the loop is slower for one chunk
     if frames:
-        await call.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        await sink.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
 
 async def _encoded(body: Body) -> bytes | list[bytes]:
@@ -129,20 +158,22 @@ async def _encoded(body: Body) -> bytes | list[bytes]:
     return [*parts, b"".join(pieces)]
 
 
-class _Watch:
-    """What the metrics want to know of one request."""
+class Watch:
+    """What the metrics want to know of one request, from the moment that its body was there."""
 
     __slots__ = ("_began", "_last_text", "_metrics", "timings")
 
-    def __init__(self, service: Service, timings: Timings) -> None:
+    def __init__(self, service: Service) -> None:
         self._metrics = service.metrics
         self._began = time.perf_counter()
         self._last_text = 0.0
-        self.timings = timings
+        self.timings = Timings()
+
+    def parsed(self) -> None:
+        self.timings.parse = self._seconds
 
     @property
-    def seconds(self) -> float:
-        """Since the body was there."""
+    def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
     def see(self, event: Event) -> None:
@@ -160,4 +191,4 @@ class _Watch:
             self._metrics.preprocessed(self.timings.render + self.timings.tokenize)
 
     def end(self, result: Result) -> None:
-        self._metrics.job_ended(result.prompt_tokens, result.cached_tokens, self.seconds)
+        self._metrics.job_ended(result.prompt_tokens, result.cached_tokens, self._seconds)

@@ -6,8 +6,10 @@ from apiserver.board import BEAT_LIMIT_SECONDS, Board, Slot
 from apiserver.card import Card, Limits
 from apiserver.config import ModelSettings
 from apiserver.errors import Unavailable
+from apiserver.http.runs import Runs
 from apiserver.metrics import Metrics
 from apiserver.pipeline import Pipeline
+from apiserver.store import Store
 from engine_bridge.client import EngineClient, EngineUnavailable
 from engine_bridge.status import EngineRow, EngineState, Field
 from engine_bridge.wire import Capabilities
@@ -31,6 +33,9 @@ class Service:
     encoder_reason: str
     preprocess_order: str
     created: int
+    store: Store | None
+    """Where responses are kept; None: nowhere."""
+    runs: Runs
 
     def __post_init__(self) -> None:
         self._card: tuple[Capabilities, Card] | None = None

@@ -105,17 +105,8 @@ def _variables(fields: ConversationFields) -> Mapping[str, Any]:
 
     Templates switch thinking by one of two names; an effort asked for is thinking asked for, "none" is none.
     """
-    variables = dict(fields.chat_template_kwargs or {})
     effort = fields.reasoning_effort
-    if effort is not None:
-        if (effort not in _EFFORTS) if isinstance(effort, str) else not 0 <= effort <= 1:
-            raise InvalidRequest(
-                f"reasoning_effort must be a number from 0 to 1 or one of {', '.join(_EFFORTS)}, not {shown(effort)}.",
-                param="reasoning_effort",
-            )
-        thinks = effort not in ("none", 0)
-        for name, value in (("reasoning_effort", effort), ("enable_thinking", thinks), ("thinking", thinks)):
-            variables.setdefault(name, value)
+    variables = effort_variables(effort, "reasoning_effort") | (fields.chat_template_kwargs or {})
     if fields.thinking is not None:
         variables.setdefault("thinking", fields.thinking)
     return variables
@@ -125,3 +116,15 @@ def _thinking(variables: Mapping[str, Any]) -> bool | None:
     """What the variables say, under one of the names that templates have for it."""
     found = (variables.get(name) for name in ("enable_thinking", "thinking"))
     return next((value for value in found if isinstance(value, bool)), None)
+
+
+def effort_variables(effort: str | float | None, param: str) -> dict[str, Any]:
+    """What an effort asked for means to a template. Raises InvalidRequest for one that is none."""
+    if effort is None:
+        return {}
+    if (effort not in _EFFORTS) if isinstance(effort, str) else not 0 <= effort <= 1:
+        raise InvalidRequest(
+            f"{param} must be a number from 0 to 1 or one of {', '.join(_EFFORTS)}, not {shown(effort)}.", param=param
+        )
+    thinks = effort not in ("none", 0)
+    return {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}

@@ -18,14 +18,10 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     event: str | None = None
 
 
-class Exchange(Protocol):
-    """One request in one dialect: the job it means, and how its answer is written."""
+class OpenExchange(Protocol):
+    """One request that has been read: the job it means, and how its answer is written."""
 
     stream: bool
-
-    def __init__(self, raw: bytes, card: Card) -> None:
-        """Decode and validate. Raises InvalidRequest or NotFound."""
-        ...
 
     @property
     def job(self) -> Job:
@@ -46,6 +42,14 @@ class Exchange(Protocol):
 
     def error_chunks(self, error: ApiError) -> Iterator[Chunk]:
         """The end of a stream that failed after its headers had left."""
+        ...
+
+
+class Exchange(OpenExchange, Protocol):
+    """One request in one dialect, from its bytes on."""
+
+    def __init__(self, raw: bytes, card: Card) -> None:
+        """Decode and validate. Raises InvalidRequest or NotFound."""
         ...
 
     @staticmethod

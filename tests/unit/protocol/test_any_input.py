@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apiserver.card import Card
 from apiserver.errors import ApiError
 from apiserver.protocol.chat_completions import ChatCompletion
 from apiserver.protocol.chat_request import ChatFields as Chat
@@ -17,6 +18,8 @@ from apiserver.protocol.exchange import Exchange
 from apiserver.protocol.messages import Messages
 from apiserver.protocol.messages_count import CountTokens
 from apiserver.protocol.messages_fields import ConversationFields, MessagesFields
+from apiserver.protocol.responses import Past, Response
+from apiserver.protocol.responses_request import ResponseFields, read_response
 from apiserver.protocol.tokenize import Detokenize, DetokenizeFields, Tokenize, TokenizeFields
 from tests.unit.protocol.cards import make_card
 
@@ -53,11 +56,19 @@ CARDS = [
 ]
 
 
+class ResponseOfBytes(Response):
+    """As far as one goes without a store."""
+
+    def __init__(self, raw: bytes, card: Card) -> None:
+        super().__init__(read_response(raw, card), Past(), card, stores=True)
+
+
 @pytest.mark.parametrize(
     ("dialect", "names"),
     [
         (ChatCompletion, Chat.__struct_encode_fields__),
         (Completion, CompletionFields.__struct_encode_fields__),
+        (ResponseOfBytes, ResponseFields.__struct_encode_fields__),
         (Embeddings, EmbeddingFields.__struct_encode_fields__),
         (Messages, MessagesFields.__struct_encode_fields__),
         (CountTokens, ConversationFields.__struct_encode_fields__),
@@ -69,7 +80,7 @@ CARDS = [
 @settings(max_examples=300, deadline=None)
 def test_no_value_of_any_field_is_more_than_a_4xx(dialect: type[Exchange], names: tuple[str, ...], data: Any) -> None:
     document = data.draw(
-        st.dictionaries(st.sampled_from([*names, "messages", "prompt", "unknown"]), VALUES, max_size=4)
+        st.dictionaries(st.sampled_from([*names, "messages", "prompt", "input", "unknown"]), VALUES, max_size=4)
     )
     raw = json.dumps(document).encode()
     for card in CARDS:

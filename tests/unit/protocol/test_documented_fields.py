@@ -17,6 +17,7 @@ from apiserver.protocol import (
     generation_fields,
     messages_fields,
     parse,
+    responses_request,
     tokenize,
 )
 
@@ -47,7 +48,13 @@ def of_one_dialect_alone() -> Iterator[tuple[str, dict[str, str], dict[str, str]
     completion = coded(
         completion_request.CompletionFields, completion_request.HARMLESS_IN_COMPLETIONS, generation_fields.IGNORED
     )
+    response = coded(
+        responses_request.ResponseFields,
+        responses_request.HARMLESS_IN_RESPONSES,
+        responses_request.IGNORED_IN_RESPONSES,
+    )
     yield "What chat and completions both take", shared, {}
+    yield "POST /v1/responses", response, {name: word for name, word in shared.items() if response[name] == word}
     yield "POST /v1/chat/completions", chat, shared
     yield "POST /v1/completions", completion, shared
     yield (
