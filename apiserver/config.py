@@ -61,3 +61,15 @@ class AccessSettings:
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCare:
+    """When the engine core counts as dead, and what follows. Times in seconds."""
+
+    restart: Literal["on-failure", "never"] = "on-failure"
+    restart_limit: int = 5  # so many restarts …
+    restart_window_seconds: float = 3600.0  # … within so long; one more death is a crash loop
+    heartbeat_seconds: float = 5.0  # how long its loop may stand still
+    stall_seconds: float = 120.0  # how long it may have work and give nothing
+    load_seconds: float = 3600.0  # how long it may take to load
