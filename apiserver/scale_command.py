@@ -63,7 +63,8 @@ def _scale(path: Path, before: Document, count: int) -> int:
         time.sleep(_LOOK_SECONDS)
         answer = ask(path, {"do": "status"})
     leaving = f"; {answer['leaving']} still drain" if answer["leaving"] else ""
-    sys.stdout.write(f"{answer['address']}: {count} API servers, {before['api_server_count']} before{leaving}\n")
+    servers = "API server" if count == 1 else "API servers"
+    sys.stdout.write(f"{answer['address']}: {count} {servers}, {before['api_server_count']} before{leaving}\n")
     return 0
 
 

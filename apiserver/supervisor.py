@@ -142,6 +142,7 @@ class Supervisor:
         if count != before:
             log.info("%d API servers instead of %d", count, before)
             self._crew.resize(count)
+            self._crew.tend(time.monotonic())
         return None
 
     def _on_order(self, order: Document) -> Document:

@@ -13,6 +13,16 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def leave_a_zombie() -> None:
+    """A process of our group that nobody reaps, because its parent has left the group and sleeps."""
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(60)
+        os.setsid()
+        say(f"grandchild {os.getpid()}")
+        time.sleep(60)
+
+
 def main(kind: str, epoch: int, descriptor: int) -> int:
     row = EngineRow.attach(descriptor)
     say(f"engine {os.getpid()} of epoch {epoch}")
@@ -21,6 +31,8 @@ def main(kind: str, epoch: int, descriptor: int) -> int:
     if kind == "with_a_child":
         grandchild = subprocess.Popen(["sleep", "60"])
         say(f"grandchild {grandchild.pid}")
+    if kind == "with_a_zombie":
+        leave_a_zombie()
     row.beat(0, 0)
     row.note_output()
     row.mark_ready()

@@ -71,6 +71,18 @@ def fail_after_serving(board: Board, slot: int) -> int:
     raise RuntimeError("the worker's own reason")
 
 
+def fail_in_the_drain(board: Board, slot: int) -> int:
+    serve(board, slot)
+    return 3
+
+
+def drain_for_long(board: Board, slot: int) -> int:
+    serve(board, slot)
+    board.slot(slot).state = WorkerState.DRAINING
+    signal.sigtimedwait((signal.SIGQUIT,), 60)
+    return 0
+
+
 def be_deaf(board: Board, slot: int) -> int:
     for number in (signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
@@ -93,6 +105,8 @@ WORKERS: dict[str, Callable[[Board, int], int]] = {
         fail_as_a_successor,
         crash,
         fail_after_serving,
+        fail_in_the_drain,
+        drain_for_long,
         be_deaf,
     )
 }
