@@ -52,7 +52,8 @@ def test_a_core_that_dies_again_and_again_is_a_crash_loop(tmp_path: Path, kind: 
             engine(pool, 1).kill()
         assert pool.process.wait(20) == 5
         assert "the engine core died 4 times within 3600 s: a crash loop; stopping the pool" in pool.log
-        assert [f"restart {n} of at most 3, in {seconds} s" in pool.log for n, seconds in ((2, 1), (3, 2))] == [
+        assert "restart 2 of at most 3, in 1 s" in pool.log
+        assert "restart 3 of at most 3, in 2 s" in pool.log
             True
         ] * 2
         assert ("before it was loaded" in pool.log) == (kind == "fails_after_one")
@@ -82,9 +83,7 @@ def test_a_remnant_that_cannot_die_delays_the_next_core_but_not_for_ever(tmp_pat
             assert time.monotonic() - began > 8
             engine(pool, 2)
         finally:
-            for process in pool.orphans():
-                process.kill()
-        assert not remnant.is_running() or not is_alive(remnant)
+            remnant.kill()
         pool.process.send_signal(signal.SIGTERM)
         assert pool.end() == 0
 

@@ -1,6 +1,5 @@
 """The supervisor alone, over processes that misbehave as no pool of ours should."""
 
-import os
 import re
 import signal
 import subprocess
@@ -34,10 +33,6 @@ class Supervised:
 
     def children(self) -> set[psutil.Process]:
         return set(psutil.Process(self.process.pid).children())
-
-    def orphans(self) -> set[psutil.Process]:
-        """What was adopted: neither the engine nor a worker, each of which leads a group."""
-        return {process for process in self.children() if os.getsid(process.pid) != os.getpgid(process.pid)}
 
     def end(self, seconds: float = 5) -> int:
         """Its exit code; no child of it may be left."""
@@ -228,16 +223,13 @@ def test_a_pool_that_shrinks_in_a_rolling_restart_ends_with_new_workers_alone(tm
             pool.process.send_signal(signal.SIGTTIN)
             pool.wait_until_it_says("API servers instead of")
         before = pool.children()
+        [engine] = [process for process in before if process.name() == "sleep"]
         pool.process.send_signal(signal.SIGHUP)
         pool.process.send_signal(signal.SIGTTOU)
         pool.wait_until_it_says("the rolling restart is complete")
-        wait_for(lambda: not before & pool.children() - engine_of(before), 5, "new workers alone")
+        wait_for(lambda: before & pool.children() == {engine}, 5, "new workers alone")
         pool.process.send_signal(signal.SIGTERM)
         assert pool.end() == 0
-
-
-def engine_of(children: set[psutil.Process]) -> set[psutil.Process]:
-    return {process for process in children if process.name() == "sleep"}
 
 
 def test_a_pool_that_is_stopping_is_not_resized(tmp_path: Path) -> None:
