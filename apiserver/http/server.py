@@ -172,12 +172,16 @@ class HttpServer:
 
     async def drain(self, seconds: float) -> int:
         """Let running requests finish, for `seconds` at most. Returns how many had not."""
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         self._draining = True
         for connection in list(self.connections):
             connection.retire()
-        while (self.connections or self._connecting) and time.monotonic() < deadline:
-            self._sweep_connections(_RETIRED_IDLE_SECONDS if self._board.is_draining else _REPLACED_IDLE_SECONDS)
+        while time.monotonic() < began + seconds:
+            grace = _RETIRED_IDLE_SECONDS if self._board.is_draining else _REPLACED_IDLE_SECONDS
+            is_connecting = self._connecting and time.monotonic() < began + grace
+            if not (self.connections or is_connecting):
+                break
+            self._sweep_connections(grace)
             await asyncio.sleep(0.02)
         return sum(connection.is_busy for connection in self.connections)
 
