@@ -162,7 +162,7 @@ class Board:
 
     @property
     def slots(self) -> list[Slot]:
-        """The slots that have, or should have, a worker now: as many as the count, a few more in a rolling restart."""
+        """The slots that have, or should have, a worker now: as many as the count, and their successors."""
         return [slot for slot in self.used_slots if slot.cells[Cell.STATE] != WorkerState.EMPTY]
 
     @property
@@ -170,10 +170,17 @@ class Board:
         """Every slot that ever had a worker: their metrics are part of the pool's sum."""
         return self._slots[: max(self.count, self._pool[PoolCell.SLOTS_USED])]
 
-    def free_slot(self) -> int:
-        """The lowest slot without a worker; it counts as used from now on."""
-        number = next(slot.number for slot in self._slots if slot.cells[Cell.STATE] == WorkerState.EMPTY)
-        self._pool[PoolCell.SLOTS_USED] = max(self._pool[PoolCell.SLOTS_USED], number + 1)
+    def set_count(self, count: int) -> None:
+        """How many API servers there should be from now on."""
+        self._pool[PoolCell.SLOTS_USED] = max(self._pool[PoolCell.SLOTS_USED], self.count)
+        self._pool[PoolCell.API_SERVER_COUNT] = count
+
+    def free_slot(self) -> int | None:
+        """The lowest slot without a worker, which counts as used from now on; None if all have one."""
+        free = (slot.number for slot in self._slots if slot.cells[Cell.STATE] == WorkerState.EMPTY)
+        number = next(free, None)
+        if number is not None:
+            self._pool[PoolCell.SLOTS_USED] = max(self._pool[PoolCell.SLOTS_USED], number + 1)
         return number
 
     def slot(self, number: int) -> Slot:

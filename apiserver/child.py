@@ -15,6 +15,7 @@ from typing import NoReturn
 
 EXIT_CANNOT_START = 3
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 log = logging.getLogger("apiserver.child")
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -71,6 +72,21 @@ def kill_group(pid: int) -> None:
     """Whatever is left in the group that this child leads, or led."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def group_is_gone(pid: int) -> bool:
+    """Whether nothing is left in that group, not even what waits to be reaped."""
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def adopt_orphans() -> None:
+    """What a dead child has started becomes ours to reap, and not the business of whoever is process 1 here, which in a
+    container may be a program that reaps nobody."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def how_it_ended(code: int) -> str:

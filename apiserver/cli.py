@@ -23,6 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             return 130
     options = parsers.command.parse_args(words)
+    if options.command == "scale":
+        from apiserver import scale_command
+
+        return scale_command.run(options.count, port=options.port, pid=options.pid)
     from apiserver import model_commands
 
     return model_commands.run(options.action or "list", getattr(options, "name", None))

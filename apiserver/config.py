@@ -74,3 +74,14 @@ class StoreSettings:
     path: str | None = None
     max_bytes: int = 256 * 1024 * 1024
     max_age_seconds: float = 30 * 24 * 3600.0  # OpenAI's
+
+
+class EngineCare:
+    """When the engine core counts as dead, and what follows. Times in seconds."""
+
+    restart: Literal["on-failure", "never"] = "on-failure"
+    restart_limit: int = 5  # so many restarts …
+    restart_window_seconds: float = 3600.0  # … within so long; one more death is a crash loop
+    heartbeat_seconds: float = 5.0  # how long its loop may stand still
+    stall_seconds: float = 120.0  # how long it may have work and give nothing
+    load_seconds: float = 3600.0  # how long it may take to load

@@ -12,7 +12,7 @@ import yaml
 from apiserver import __version__
 from apiserver.board import MAX_SLOTS
 from apiserver.card import Limits
-from apiserver.config import AccessSettings, BackendName, HttpSettings, ListenSettings, Order, StoreSettings
+from apiserver.config import AccessSettings, BackendName, EngineCare, HttpSettings, ListenSettings, Order, StoreSettings
 
 _DESCRIPTION = """\
 A pool of forked API servers in front of one LLM or embedding engine.
@@ -22,6 +22,7 @@ A pool of forked API servers in front of one LLM or embedding engine.
   apiserver serve ./model.gguf --port 9000     any GGUF
   apiserver serve sim --engine sim             the simulated engine, for load tests
   apiserver models                             the demo models
+  apiserver scale 8                            more or fewer API servers for the running pool
 
 What stands after -- goes to the engine untouched.
 """
@@ -49,6 +50,8 @@ class ServeSettings:
     reasoning_parser: str
     api_server_count: int
     api_server_timeout: float
+    max_requests_per_worker: int
+    engine_care: EngineCare
     drain_delay: float
     log_level: str
     listen: ListenSettings
@@ -86,6 +89,10 @@ def make_parsers() -> Parsers:
     for name, text in (("fetch", "download now, with progress"), ("where", "print the path of a fetched model")):
         action = actions.add_parser(name, help=text)
         action.add_argument("name")
+    scale = commands.add_parser("scale", help="more or fewer API servers for a running pool")
+    scale.add_argument("count", type=int, metavar="N", help="how many there should be")
+    scale.add_argument("--port", type=int, help="of the pool that listens there; needed only if several run")
+    scale.add_argument("--pid", type=int, help="of the pool whose supervisor has this number")
     return Parsers(parser, serve)
 
 
@@ -128,6 +135,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="replace an API server whose event loop has stood still for so long",
     )
     group.add_argument(
+        "--max-requests-per-worker",
+        type=int,
+        default=0,
+        metavar="N",
+        help="replace an API server that has served N requests (and up to a tenth more); 0, the default: never",
+    )
+    group.add_argument(
         "--preprocess-order",
         choices=("arrival", "ready"),
         default="arrival",
@@ -142,6 +156,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     _add_answers(parser)
+    _add_engine_care(parser)
     _add_http(parser)
     _add_limits(parser)
     _add_store(parser)
@@ -153,6 +168,39 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tool-call-parser", metavar="NAME", default="auto", help=automatic)
     group.add_argument("--reasoning-parser", metavar="NAME", default="auto", help=automatic)
     group.add_argument("--enable-auto-tool-choice", action="store_true", help="always on; accepted for vLLM's sake")
+
+
+def _add_engine_care(parser: argparse.ArgumentParser) -> None:
+    care = EngineCare()
+    group = parser.add_argument_group("a dead engine")
+    group.add_argument(
+        "--engine-restart",
+        choices=("on-failure", "never"),
+        default=care.restart,
+        help="on-failure: start a new one while the API servers answer 503; never: stop the pool with exit code 4",
+    )
+    for name, kind, default, unit, text in (
+        ("restart-limit", int, care.restart_limit, "N", "so many restarts within the window; one more stops the pool"),
+        ("restart-window", float, care.restart_window_seconds, "SECONDS", "the window"),
+        (
+            "heartbeat-timeout",
+            float,
+            care.heartbeat_seconds,
+            "SECONDS",
+            "dead if its loop has stood still for so long",
+        ),
+        (
+            "stall-timeout",
+            float,
+            care.stall_seconds,
+            "SECONDS",
+            "dead if it has work and has given nothing for so long",
+        ),
+        ("load-timeout", float, care.load_seconds, "SECONDS", "dead if it has not loaded in so long"),
+    ):
+        group.add_argument(
+            f"--engine-{name}", type=kind, default=default, metavar=unit, help=f"{text}; default {default:g}"
+        )
 
 
 def _add_http(parser: argparse.ArgumentParser) -> None:
@@ -242,6 +290,8 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         reasoning_parser=options.reasoning_parser,
         api_server_count=options.api_server_count,
         api_server_timeout=options.api_server_timeout,
+        max_requests_per_worker=options.max_requests_per_worker,
+        engine_care=_engine_care(options),
         drain_delay=options.drain_delay,
         log_level=options.log_level,
         listen=_listen(options),
@@ -258,6 +308,13 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(f"--api-server-count must be 1 to {MAX_SLOTS}")
     if options.api_server_timeout < 1:
         parser.error("--api-server-timeout must be at least 1 second")
+    if options.max_requests_per_worker < 0:
+        parser.error("--max-requests-per-worker must be at least 1, or 0 for never")
+    if options.engine_restart_limit < 1:
+        parser.error("--engine-restart-limit must be at least 1; for none there is --engine-restart never")
+    for name in ("engine_heartbeat_timeout", "engine_stall_timeout", "engine_load_timeout", "engine_restart_window"):
+        if not getattr(options, name) >= 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1 second")
     if any(not key for key in options.api_key or ()):
         parser.error("--api-key must not be empty (an unset variable?)")
     if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
@@ -274,6 +331,17 @@ def _store(options: argparse.Namespace) -> StoreSettings | None:
     if options.no_responses_store:
         return None
     return StoreSettings(options.responses_store, options.responses_max_bytes, options.responses_max_age)
+
+
+def _engine_care(options: argparse.Namespace) -> EngineCare:
+    return EngineCare(
+        restart=options.engine_restart,
+        restart_limit=options.engine_restart_limit,
+        restart_window_seconds=options.engine_restart_window,
+        heartbeat_seconds=options.engine_heartbeat_timeout,
+        stall_seconds=options.engine_stall_timeout,
+        load_seconds=options.engine_load_timeout,
+    )
 
 
 def _listen(options: argparse.Namespace) -> ListenSettings:

@@ -17,6 +17,9 @@ from apiserver import log as logs
 from apiserver.announcement import announce, base_url
 from apiserver.board import Board
 from apiserver.config import ModelSettings
+from apiserver.control import ControlSocket
+from apiserver.crew import Crew
+from apiserver.engine_keeper import EngineCommand, EngineKeeper
 from apiserver.flags import ServeSettings
 from apiserver.http.app import ROUTES
 from apiserver.launch_error import LaunchError
@@ -28,10 +31,10 @@ from apiserver.pipeline.parsers.names import UnknownParser
 from apiserver.plan import Plan, engine_argv, read_text, resolve
 from apiserver.run_directory import run_directory
 from apiserver.store import StoreError, prepare
-from apiserver.supervisor import EngineCommand, Patience, Supervisor
+from apiserver.supervisor import SIGNALS, Patience, Supervisor
 from apiserver.tokenizer.messages import TemplateError
 from apiserver.tokenizer.source import TokenizerError
-from engine_bridge.status import EngineRow, Field, make_descriptor
+from engine_bridge.status import EngineRow, make_descriptor
 
 T = TypeVar("T")
 
@@ -79,7 +82,6 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
     board = Board(settings.api_server_count)
     row_descriptor = make_descriptor()
     row = EngineRow.attach(row_descriptor)
-    row.set(Field.EPOCH, 1)
 
     def engine_address(epoch: int) -> str:
         return f"ipc://{directory}/core.{epoch}"
@@ -105,17 +107,30 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         log_level=settings.log_level,
     )
     shared = _Shared(settings, model, preloaded)
-    command = EngineCommand(
-        engine_argv(settings, model, text, inline.tokenizer.vocab_size, engine_address(1), row_descriptor),
-        (row_descriptor,),
-    )
+    vocab_size = inline.tokenizer.vocab_size
+
+    def engine_command(epoch: int) -> EngineCommand:
+        argv = engine_argv(settings, model, text, vocab_size, engine_address(epoch), epoch, row_descriptor)
+        return EngineCommand(argv, (row_descriptor,))
+
+    control = ControlSocket(directory)
     supervisor = Supervisor(
         board,
         (listener,),
-        lambda slot: worker.run(shared.preloaded, slot),
-        command,
-        row,
-        Patience(settings.drain_delay, settings.http.drain_seconds, settings.api_server_timeout),
+        Crew(
+            board,
+            lambda slot: worker.run(shared.preloaded, slot),
+            blocked=SIGNALS,
+            liveness_seconds=settings.api_server_timeout,
+            max_requests=settings.max_requests_per_worker,
+        ),
+        EngineKeeper(engine_command, row, settings.engine_care, blocked=SIGNALS),
+        control,
+        Patience(settings.drain_delay, settings.http.drain_seconds),
+        about={
+            "address": settings.listen.uds or base_url(settings, port_of(listener)),
+            "port": port_of(listener),
+        },
         on_ready=lambda: announce(
             settings, model, names, f"{text.choice.encoder_name} ({text.choice.reason})", board, row, port_of(listener)
         ),
@@ -125,7 +140,8 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
     gc.collect()
     gc.freeze()
     child.trim_heap()
-    return supervisor.run()
+    with control:
+        return supervisor.run()
 
 
 def _model_settings(settings: ServeSettings, names: tuple[str, ...], template: str | None) -> ModelSettings:

@@ -101,6 +101,7 @@ def engine_argv(
     text: ModelText,
     vocab_size: int,
     address: str,
+    epoch: int,
     row_descriptor: int,
 ) -> list[str]:
     """The engine core's command line; what the user wrote after `--` comes last, so it wins."""
@@ -123,7 +124,7 @@ def engine_argv(
         "--address",
         address,
         "--epoch",
-        "1",
+        str(epoch),
         "--status-fd",
         str(row_descriptor),
         "--",

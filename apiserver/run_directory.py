@@ -31,6 +31,11 @@ def run_directory() -> Generator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def run_directories() -> list[Path]:
+    """Those that are there, of pools that run or were killed; others' cannot be entered."""
+    return sorted(Path(tempfile.gettempdir()).glob(_PREFIX + "*"))
+
+
 def _sweep(root: Path) -> None:
     for path in root.glob(_PREFIX + "*"):
         with suppress(OSError):  # gone in this moment, or another user's

@@ -1,7 +1,8 @@
-"""The parent: fork, reap, replace, drain. Standard library only: it forks, so it holds no loop, thread or library.
+"""The parent: one loop over signals and time. Standard library only: it forks, so it holds no loop, thread or library.
 
 All signals that matter are blocked and taken one at a time by `sigtimedwait`; there is no handler to be reentrant
-about. `docs/signals.md` has the table of signals and exit codes.
+about. The API servers are `crew`'s, the engine core is `engine_keeper`'s; here is what concerns the pool: orders from
+outside, faults that it cannot survive, and its end. `docs/signals.md` has the table of signals and exit codes.
 """
 
 import contextlib
@@ -12,18 +13,25 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, IntEnum
-from typing import Protocol
+from enum import Enum
 
 from apiserver import child
-from apiserver.board import Board, Cell, WorkerState
-from apiserver.rolling import RollingRestart
+from apiserver.board import MAX_SLOTS, Board, Cell
+from apiserver.control import ControlSocket, Document
+from apiserver.crew import Crew
+from apiserver.engine_keeper import EngineKeeper
+from apiserver.exit_code import ExitCode
 
-SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+SIGNALS = (
+    signal.SIGCHLD,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGHUP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+)
 _TICK_SECONDS = 0.05
-_YOUNG_SECONDS = 3.0  # who dies younger than this has hardly served …
-_CRASH_LOOP_DEATHS = 5  # … and so many of them in a row, in one slot, are a crash loop
-_FORK_RETRY_SECONDS = 1.0
 _ENGINE_STOP_SECONDS = 5.0
 _LOADING_ENGINE_STOP_SECONDS = 1.0  # it has nobody to answer, and loading code may not listen
 _ENGINE_DEATH_SECONDS = 2.0  # after it: idle clients that ask get a 503, and not a closed connection
@@ -33,43 +41,12 @@ _END_SECONDS = 3.0  # for the error ends to leave, before SIGKILL
 log = logging.getLogger("apiserver.supervisor")
 
 
-class ExitCode(IntEnum):
-    """What the pool's exit says."""
-
-    STOPPED = 0
-    CANNOT_START = child.EXIT_CANNOT_START  # an API server or the engine failed to start
-    ENGINE_DIED = 4
-    CRASH_LOOP = 5
-
-
-class EngineStatus(Protocol):
-    """What the supervisor reads and writes of the engine's row."""
-
-    @property
-    def is_ready(self) -> bool: ...
-
-    @property
-    def has_been_ready(self) -> bool: ...
-
-    def mark_dead(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCommand:
-    """How to exec the engine core, and which descriptors it inherits."""
-
-    argv: Sequence[str]
-    descriptors: Sequence[int]
-
-
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds: `drain_delay` between "not ready" and shutting the door, `drain` for running requests; `liveness` is
-    how long a worker's loop may stand still."""
+    """Seconds: `drain_delay` between "not ready" and shutting the door, `drain` for running requests."""
 
     drain_delay: float
     drain: float
-    liveness: float
 
 
 class _Phase(Enum):
@@ -87,40 +64,37 @@ class Supervisor:
         self,
         board: Board,
         listeners: Sequence[socket.socket],
-        run_worker: Callable[[int], int],
-        engine_command: EngineCommand,
-        engine_status: EngineStatus,
+        crew: Crew,
+        engine: EngineKeeper,
+        control: ControlSocket,
         patience: Patience,
+        *,
+        about: Document,
         on_ready: Callable[[], None],
         reload: Callable[[], bool],
     ) -> None:
         self._board = board
         self._listeners = listeners
-        self._run_worker = run_worker
-        self._engine_command = engine_command
-        self._engine_status = engine_status
+        self._crew = crew
+        self._engine = engine
+        self._control = control
         self._patience = patience
+        self._about = about  # what it answers to whoever asks which pool this is
         self._on_ready = on_ready
         self._reload = reload
-        self._rolling = RollingRestart(board, self._fork_worker, self._retire_worker)
-        self._workers: dict[int, int] = {}  # pid → slot
-        self._vacant: dict[int, float] = {}  # slot → when to try its fork again
-        self._engine_pid: int | None = None
-        self._generation = 0
-        self._young_deaths: dict[int, int] = {}  # in a row, by slot
         self._phase = _Phase.RUNNING
         self._deadline: float | None = None
         self._exit_code = ExitCode.STOPPED
         self._said_ready = False
-        self._last_tick = self._awake_since = time.monotonic()
+        self._last_tick = time.monotonic()
 
     def run(self) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide every death from waitpid
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        self._start_engine()
-        for slot in range(self._board.count):
-            self._fork_worker(slot)
-        while self._workers or self._engine_pid is not None:
+        child.adopt_orphans()
+        self._engine.start(time.monotonic())
+        self._crew.tend(time.monotonic())
+        while len(self._crew) or self._engine.pid is not None or self._is_serving:
             received = signal.sigtimedwait(SIGNALS, _TICK_SECONDS)
             match received.si_signo if received is not None else None:
                 case signal.SIGCHLD:
@@ -131,35 +105,61 @@ class Supervisor:
                     self._end(ExitCode.STOPPED)
                 case signal.SIGHUP:
                     self._on_hangup()
+                case signal.SIGTTIN:
+                    self._on_resize_signal(+1)
+                case signal.SIGTTOU:
+                    self._on_resize_signal(-1)
                 case _:
                     pass
+            self._control.answer(self._on_order)
             self._janitor(time.monotonic())
         return self._exit_code
 
-    # ---- children ----
+    @property
+    def _is_serving(self) -> bool:
+        return self._phase in (_Phase.RUNNING, _Phase.DELAYING)
 
-    def _fork_worker(self, slot: int) -> None:
-        self._generation += 1
-        self._board.slot(slot).occupy(self._generation)
-        pid = child.fork(lambda: self._run_worker(slot), blocked=SIGNALS)
-        self._workers[pid] = slot
-
-    def _retire_worker(self, slot: int) -> None:
-        for pid, number in self._workers.items():
-            if number == slot:
-                os.kill(pid, signal.SIGTERM)
+    # ---- orders ----
 
     def _on_hangup(self) -> None:
         """Read again what may have changed, and replace the workers one by one; nobody's request fails by it."""
-        if self._phase is not _Phase.RUNNING:
-            return
-        if self._reload():
-            log.info("SIGHUP: replacing %d API servers one by one", len(self._workers))
-            self._rolling.begin()
+        if self._phase is _Phase.RUNNING and self._reload():
+            log.info("SIGHUP: replacing %d API servers one by one", self._board.count)
+            self._crew.replace_all()
 
-    def _start_engine(self) -> None:
-        command = self._engine_command
-        self._engine_pid = child.fork(lambda: child.exec_program(command.argv, command.descriptors), blocked=SIGNALS)
+    def _on_resize_signal(self, difference: int) -> None:
+        refusal = self._resize(self._board.count + difference)
+        if refusal is not None:
+            log.warning("%s", refusal)
+
+    def _resize(self, count: int) -> str | None:
+        """Returns why not, if so."""
+        before = self._board.count
+        if self._phase is not _Phase.RUNNING:
+            return "the pool is stopping"
+        if not 1 <= count <= MAX_SLOTS:
+            return f"there can be 1 to {MAX_SLOTS} API servers, not {count}"
+        if count != before:
+            log.info("%d API servers instead of %d", count, before)
+            self._crew.resize(count)
+            self._crew.tend(time.monotonic())
+        return None
+
+    def _on_order(self, order: Document) -> Document:
+        if order.get("do") == "scale":
+            count = order.get("count")
+            refusal = self._resize(count) if isinstance(count, int) else "scale to how many?"
+            if refusal is not None:
+                return {"error": refusal}
+        return {
+            "pid": os.getpid(),
+            **self._about,
+            "api_server_count": self._board.count,
+            "serving": self._crew.serving,
+            "leaving": self._crew.leaving,
+        }
+
+    # ---- children ----
 
     def _reap(self) -> None:
         while True:
@@ -170,74 +170,36 @@ class Supervisor:
             if pid == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
-            if pid == self._engine_pid:
-                self._engine_pid = None
-                child.kill_group(pid)  # what it started must not outlive it
+            if pid == self._engine.pid:
                 self._on_engine_exit(code)
-            elif pid in self._workers:
-                self._on_worker_exit(self._workers.pop(pid), pid, code)
+            else:
+                self._on_worker_exit(pid, code)
 
-    def _on_worker_exit(self, slot: int, pid: int, code: int) -> None:
-        row = self._board.slot(slot)
-        was_young, has_served = row.seconds_since_start < _YOUNG_SECONDS, row.state is not WorkerState.STARTING
-        row.vacate()
-        if self._phase is not _Phase.RUNNING:
-            if not self._workers:
-                self._stop_engine()
-            return
-        if self._rolling.on_exit(slot):
-            log.info("API server %d (pid %d) was retired", slot, pid)
-        elif slot == self._rolling.successor:
-            log.error(
-                "the new API server (pid %d) could not start (%s); the old ones stay", pid, child.how_it_ended(code)
-            )
-            self._rolling.give_up()
-        elif code == ExitCode.CANNOT_START and not has_served:
-            log.error("API server %d (pid %d) could not start; stopping the pool", slot, pid)
-            self._end(ExitCode.CANNOT_START)
-        elif code == 0:
-            log.info("API server %d (pid %d) was told to stop; replacing it", slot, pid)
-            self._replace(slot)
-        else:
-            log.warning("API server %d (pid %d) died (%s)", slot, pid, child.how_it_ended(code))
-            self._on_worker_death(slot, was_young=was_young)
-
-    def _on_worker_death(self, slot: int, *, was_young: bool) -> None:
-        self._board.count_death()
-        self._young_deaths[slot] = self._young_deaths.get(slot, 0) + 1 if was_young else 0
-        if self._young_deaths[slot] < _CRASH_LOOP_DEATHS:
-            self._replace(slot)
-            return
-        log.error(
-            "%d API servers in a row died within %.0f s of their start: a crash loop; stopping the pool",
-            _CRASH_LOOP_DEATHS,
-            _YOUNG_SECONDS,
-        )
-        self._end(ExitCode.CRASH_LOOP)
-
-    def _replace(self, slot: int) -> None:
-        self._vacant.pop(slot, None)
-        try:
-            self._fork_worker(slot)
-        except OSError as error:  # no memory, or no process, for now
-            self._board.slot(slot).vacate()
-            self._vacant[slot] = time.monotonic() + _FORK_RETRY_SECONDS
-            log.error("cannot fork API server %d: %s; trying again", slot, error)
+    def _on_worker_exit(self, pid: int, code: int) -> None:
+        fault = self._crew.on_exit(pid, code, time.monotonic())
+        if fault is not None:
+            self._end(fault)
+        elif self._is_serving:
+            self._crew.tend(time.monotonic())
+        elif self._phase is not _Phase.STOPPING_ENGINE and not len(self._crew):
+            self._stop_engine()
 
     def _on_engine_exit(self, code: int) -> None:
-        self._engine_status.mark_dead()
-        if self._phase is _Phase.STOPPING_ENGINE:
-            return
-        if self._engine_status.has_been_ready:
-            log.error(
-                "the engine core died (%s); every waiting request is answered with an error", child.how_it_ended(code)
-            )
-            self._blame(ExitCode.ENGINE_DIED)
-            if self._phase in (_Phase.RUNNING, _Phase.DELAYING):
+        if self._phase is _Phase.RUNNING:
+            fault = self._engine.on_exit(code, time.monotonic())
+            if fault is ExitCode.CANNOT_START:
+                self._end(fault)
+            elif fault is not None:
+                self._blame(fault)
                 self._drain(_ENGINE_DEATH_SECONDS)  # nothing runs any more, so this takes no time
-        elif self._phase is _Phase.RUNNING:
-            log.error("the engine core could not start (%s); stopping", child.how_it_ended(code))
-            self._end(ExitCode.CANNOT_START)
+            return
+        had_served = self._engine.has_served
+        self._engine.bury()
+        if had_served and self._phase is not _Phase.STOPPING_ENGINE:
+            log.error("the engine core died (%s) while the pool was stopping", child.how_it_ended(code))
+            self._blame(ExitCode.ENGINE_DIED)
+            if self._phase is _Phase.DELAYING:
+                self._drain(_ENGINE_DEATH_SECONDS)
 
     # ---- the end ----
 
@@ -257,9 +219,7 @@ class Supervisor:
         """Refuse new connections for every holder of the socket; workers finish what runs, then stop."""
         # The workers know the same limit, and end their requests at it; the slack lets them.
         self._phase, self._deadline = _Phase.DRAINING, time.monotonic() + seconds + _DRAIN_SLACK_SECONDS
-        self._board.set_draining()
-        self._shut_door()
-        self._signal_workers(signal.SIGTERM)
+        self._dismiss(signal.SIGTERM)
 
     def _end(self, code: ExitCode) -> None:
         """Stop now, with just enough time to tell everybody who waits. The first fault's code is the pool's."""
@@ -267,47 +227,41 @@ class Supervisor:
         if self._phase in (_Phase.ENDING, _Phase.STOPPING_ENGINE):
             return
         self._phase, self._deadline = _Phase.ENDING, time.monotonic() + _END_SECONDS
+        self._dismiss(signal.SIGQUIT)
+
+    def _dismiss(self, number: signal.Signals) -> None:
         self._board.set_draining()
-        self._shut_door()
-        self._signal_workers(signal.SIGQUIT)
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):  # it has been shut before
+                listener.shutdown(socket.SHUT_RDWR)
+        self._crew.disband()
+        self._crew.signal(number)
+        if not len(self._crew):
+            self._stop_engine()
 
     def _blame(self, code: ExitCode) -> None:
         if self._exit_code is ExitCode.STOPPED:
             self._exit_code = code
 
-    def _shut_door(self) -> None:
-        for listener in self._listeners:
-            with contextlib.suppress(OSError):  # it has been shut before
-                listener.shutdown(socket.SHUT_RDWR)
-
     def _stop_engine(self) -> None:
-        self._phase = _Phase.STOPPING_ENGINE
-        is_loaded = self._engine_status.has_been_ready
-        seconds = _ENGINE_STOP_SECONDS if is_loaded else _LOADING_ENGINE_STOP_SECONDS
-        self._deadline = time.monotonic() + seconds
-        if self._engine_pid is not None:
-            os.kill(self._engine_pid, signal.SIGTERM)
-
-    def _signal_workers(self, number: int) -> None:
-        for pid, slot in self._workers.items():
-            if number != signal.SIGTERM or slot not in self._rolling.retiring:  # told twice, it would hurry
-                os.kill(pid, number)
-        if not self._workers:
-            self._stop_engine()
+        seconds = _ENGINE_STOP_SECONDS if self._engine.has_served else _LOADING_ENGINE_STOP_SECONDS
+        self._phase, self._deadline = _Phase.STOPPING_ENGINE, time.monotonic() + seconds
+        self._engine.ask_to_stop()
 
     # ---- what is due by time ----
 
     def _janitor(self, now: float) -> None:
-        if now - self._last_tick > self._patience.liveness / 2:
-            self._awake_since = now  # we ourselves stood still (a paused container): so did they, for no fault
-        self._last_tick = now
+        seconds, self._last_tick = now - self._last_tick, now
         if self._phase is _Phase.RUNNING:
+            self._engine.tend(now, seconds)
             self._say_ready()
-            self._check_liveness(now)
-            if self._said_ready and self._rolling.step():
-                log.info("the rolling restart is complete")
-            for slot in [slot for slot, due in self._vacant.items() if due <= now]:
-                self._replace(slot)
+        elif self._phase is not _Phase.STOPPING_ENGINE:
+            self._engine.watch(seconds)  # whoever is drained must not wait for a stuck engine
+        if self._is_serving:
+            self._crew.tend(now)
+            fault = self._crew.check_liveness(seconds)
+            if fault is not None:
+                self._end(fault)
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
             self._on_deadline()
@@ -319,35 +273,17 @@ class Supervisor:
             case _Phase.DRAINING:
                 self._end(ExitCode.STOPPED)
             case _Phase.ENDING:
-                log.warning("%d API servers did not stop in time; killing them", len(self._workers))
-                self._signal_workers(signal.SIGKILL)
+                log.warning("%d API servers did not stop in time; killing them", len(self._crew))
+                self._crew.signal(signal.SIGKILL)
             case _Phase.STOPPING_ENGINE:
-                if self._engine_pid is not None:
-                    if self._engine_status.has_been_ready:
-                        log.warning("the engine core did not stop in time; killing it")
-                    os.kill(self._engine_pid, signal.SIGKILL)
-                    child.kill_group(self._engine_pid)
+                if self._engine.has_served:
+                    log.warning("the engine core did not stop in time; killing it")
+                self._engine.kill()
             case _Phase.RUNNING:
                 pass
 
-    def _check_liveness(self, now: float) -> None:
-        """Kill a worker whose loop stands still: its clients wait for nothing."""
-        limit = self._patience.liveness
-        if now - self._awake_since < limit:
-            return
-        for pid, slot in self._workers.items():
-            row = self._board.slot(slot)
-            if row.seconds_since_beat < limit:
-                continue
-            log.error("API server %d (pid %d) has not moved for %.0f s; killing it", slot, pid, limit)
-            row.set(Cell.HEARTBEAT, time.monotonic_ns())  # once is enough
-            os.kill(pid, signal.SIGKILL)
-            if row.state is WorkerState.STARTING and slot != self._rolling.successor:
-                self._end(ExitCode.CANNOT_START)
-                return
-
     def _say_ready(self) -> None:
-        if self._said_ready or not self._engine_status.is_ready:
+        if self._said_ready or not self._engine.is_ready:
             return
         if all(slot.is_serving and slot.get(Cell.ENGINE_EPOCH) for slot in self._board.slots):
             self._said_ready = True

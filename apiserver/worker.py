@@ -88,6 +88,8 @@ class _Worker:
         self._connected_to = 0  # the engine's epoch whose address we use
         self._runs = Runs()
         self._store = Store(preloaded.store, lost) if preloaded.store is not None else None
+        self._greeted_at = 0  # CLOCK_MONOTONIC ns
+        self._has_ended = False  # whoever still waited was told that we stop
 
     async def serve(self) -> int:
         preloaded, slot = self._preloaded, self._slot
@@ -171,8 +173,10 @@ class _Worker:
         await asyncio.gather(hurried, draining, return_exceptions=True)
         if self._runs.are_active or any(connection.is_busy for connection in server.connections):
             log.warning("ending %d requests of the engine that did not finish in time", self._client.in_flight)
+            self._has_ended = True
             self._client.retire("the server is shutting down")
             await self._finish(server, _ERROR_END_SECONDS)
+        self._has_ended = True
         await server.close()
         await self._runs.close(_ERROR_END_SECONDS)
 
@@ -194,7 +198,7 @@ class _Worker:
         if self._client.rejection is not None:
             self._stop_now.set()
             self._stop.set()
-        if self._client.epoch or self._client.rejection is not None:
+        if self._client.epoch or self._client.rejection is not None or not self._preloaded.engine_row.is_ready:
             self._answered.set()
 
     async def _beat(self) -> None:
@@ -211,12 +215,23 @@ class _Worker:
             await asyncio.sleep(_BEAT_SECONDS)
 
     def _follow_engine(self) -> None:
-        """A new epoch has a new address; a dead engine answers nobody; one that lives and dropped us takes us back."""
+        """A new epoch has a new address; a dead engine answers nobody; one that lives and dropped us takes us back.
+
+        Also while we drain, for the last requests of our connections; only when all were told that it is over, no more.
+        """
         client, row = self._client, self._preloaded.engine_row
         epoch = row.get(Field.EPOCH)
-        wants_to_connect = epoch != self._connected_to or (row.is_ready and client.down_reason is not None)
-        if wants_to_connect and not self._stop.is_set():
-            self._connected_to = epoch
-            client.connect(self._preloaded.engine_address(epoch))
-        elif row.state is EngineState.DEAD and client.down_reason is None:
+        is_another = epoch != self._connected_to
+        if (is_another or row.state is EngineState.DEAD) and client.down_reason is None and self._connected_to:
             client.disconnect("the engine died")
+        if row.state is EngineState.DEAD or self._has_ended or client.rejection is not None:
+            return
+        if is_another or (row.is_ready and (client.down_reason is not None or self._is_forgotten())):
+            self._connected_to = epoch
+            self._greeted_at = time.monotonic_ns()
+            client.connect(self._preloaded.engine_address(epoch))
+
+    def _is_forgotten(self) -> bool:
+        """Whether a loaded engine owes us its Welcome: our greeting was lost."""
+        owes_since = max(self._greeted_at, self._preloaded.engine_row.get(Field.READY_SINCE))
+        return self._client.epoch == 0 and time.monotonic_ns() - owes_since > _WELCOME_SECONDS * 1e9

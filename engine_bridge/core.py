@@ -125,6 +125,7 @@ class Core:
             text = f"this engine ({self._capabilities.engine}) cannot do '{admin.verb}'"
             self._queue(identity, Failure(admin.request_id, FailureKind.INVALID, text))
             return
+        self._row.note_output()  # from here on it has its own time
         task = asyncio.create_task(self._do(identity, admin))
         self._doing.add(task)
         task.add_done_callback(self._doing.discard)
@@ -132,6 +133,7 @@ class Core:
     async def _do(self, identity: bytes, admin: wire.Admin) -> None:
         try:
             document = await self._engine.admin(admin.verb, msgspec.json.decode(admin.arguments, type=dict[str, Any]))
+            self._row.note_output()
             self._queue(identity, wire.AdminDone(admin.request_id, msgspec.json.encode(document)))
         except (EngineRefusal, msgspec.DecodeError) as error:
             self._queue(identity, Failure(admin.request_id, FailureKind.INVALID, str(error)))
@@ -211,6 +213,7 @@ class Core:
 
     def _emit(self, answers: Sequence[tuple[Key, Answer]]) -> None:
         """One step's answers: one message to each API server that has a share in it."""
+        self._row.note_output()
         outbox = self._outbox
         tokens = 0
         for key, answer in answers:
@@ -259,11 +262,18 @@ class Core:
         self._abort_all(identity)
         del self._requests[identity]
 
+    @property
+    def _has_work(self) -> bool:
+        """By what we know ourselves: an engine that is stuck may count wrongly."""
+        return bool(self._doing) or any(self._requests.values())
+
     async def _beat(self) -> None:
         beats = 0
         nothing = wire.encode([])
         while True:
             self._row.beat(*self._engine.counts())
+            if not self._has_work:
+                self._row.note_output()
             beats += 1
             if beats % _PROBE_BEATS == 0:
                 for identity in self._requests:

@@ -9,6 +9,7 @@ import mmap
 import os
 import time
 from enum import IntEnum
+from typing import Self
 
 
 class EngineState(IntEnum):
@@ -46,7 +47,8 @@ _STAGE_BYTES = 256
 
 
 class EngineRow:
-    """Named access to the row. One writer per cell: the core; of a dead or not yet started core, its parent."""
+    """Named access to the row. One writer per cell: the core; its parent before it starts it, and from the moment when
+    it holds the core for dead."""
 
     __slots__ = ("_cells", "_memory")
 
@@ -55,7 +57,7 @@ class EngineRow:
         self._cells = memory.cast("q")
 
     @classmethod
-    def attach(cls, descriptor: int) -> "EngineRow":
+    def attach(cls, descriptor: int) -> Self:
         """Map an inherited descriptor; it may be closed afterwards."""
         return cls(memoryview(mmap.mmap(descriptor, ROW_BYTES)))
 
@@ -85,6 +87,28 @@ class EngineRow:
         """Whether this epoch has ever served; it tells a death from a failure to start."""
         return self._cells[Field.READY_SINCE] != 0
 
+    @property
+    def heartbeat(self) -> int:
+        return self._cells[Field.HEARTBEAT]
+
+    @property
+    def last_output(self) -> int:
+        return self._cells[Field.LAST_OUTPUT]
+
+    def begin(self, epoch: int) -> None:
+        """A new incarnation is about to be started; what was counted over all of them stays."""
+        for field in (Field.PID, Field.READY_SINCE, Field.RUNNING, Field.WAITING, Field.TOKENS_USED):
+            self._cells[field] = 0
+        self._cells[Field.TOKENS_PER_SECOND] = 0
+        self._cells[Field.HEARTBEAT] = self._cells[Field.LAST_OUTPUT] = time.monotonic_ns()
+        self.stage = ""
+        self._cells[Field.STATE] = EngineState.LOADING
+        self._cells[Field.EPOCH] = epoch
+
+    def note_output(self) -> None:
+        """The engine has given something, or has nothing to do."""
+        self._cells[Field.LAST_OUTPUT] = time.monotonic_ns()
+
     def mark_ready(self) -> None:
         self._cells[Field.READY_SINCE] = time.monotonic_ns()
         self._cells[Field.STATE] = EngineState.READY
@@ -93,6 +117,7 @@ class EngineRow:
         """Its parent has seen it die."""
         self._cells[Field.STATE] = EngineState.DEAD
         self._cells[Field.RUNNING] = self._cells[Field.WAITING] = 0
+        self._cells[Field.TOKENS_PER_SECOND] = 0
 
     def beat(self, running: int, waiting: int) -> None:
         """Say "my loop turns", and how much work there is."""

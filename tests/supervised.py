@@ -11,7 +11,12 @@ import time
 from collections.abc import Callable
 
 from apiserver.board import Board, Cell, WorkerState
-from apiserver.supervisor import EngineCommand, Patience, Supervisor
+from apiserver.config import EngineCare
+from apiserver.control import ControlSocket
+from apiserver.crew import Crew
+from apiserver.engine_keeper import EngineCommand, EngineKeeper
+from apiserver.run_directory import run_directory
+from apiserver.supervisor import SIGNALS, Patience, Supervisor
 from engine_bridge.status import EngineRow, make_descriptor
 
 COUNT = 2
@@ -66,6 +71,18 @@ def fail_after_serving(board: Board, slot: int) -> int:
     raise RuntimeError("the worker's own reason")
 
 
+def fail_in_the_drain(board: Board, slot: int) -> int:
+    serve(board, slot)
+    return 3
+
+
+def drain_for_long(board: Board, slot: int) -> int:
+    serve(board, slot)
+    board.slot(slot).state = WorkerState.DRAINING
+    signal.sigtimedwait((signal.SIGQUIT,), 60)
+    return 0
+
+
 def be_deaf(board: Board, slot: int) -> int:
     for number in (signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
@@ -88,6 +105,8 @@ WORKERS: dict[str, Callable[[Board, int], int]] = {
         fail_as_a_successor,
         crash,
         fail_after_serving,
+        fail_in_the_drain,
+        drain_for_long,
         be_deaf,
     )
 }
@@ -97,6 +116,32 @@ ENGINES = {
     "dies": "exit 1",
     "deaf": "trap '' TERM; sleep 60 & echo engine $! ; wait; sleep 60",
 }
+"""In shell; the others are of `tests.engines`."""
+
+CARE = EngineCare(restart_limit=3, heartbeat_seconds=1, stall_seconds=2, load_seconds=2)
+
+
+def command_of(engine: str, epoch: int, descriptor: int) -> EngineCommand:
+    if engine in ENGINES:
+        return EngineCommand(("/bin/sh", "-c", ENGINES[engine]), ())
+    argv = (sys.executable, "-m", "tests.engines", engine, str(epoch), str(descriptor))
+    return EngineCommand(argv, (descriptor,))
+
+
+class AlwaysWell(EngineRow):
+    """The row of an engine that is up as soon as it is started, and does not say so itself."""
+
+    def begin(self, epoch: int) -> None:
+        super().begin(epoch)
+        self.mark_ready()
+
+    @property
+    def heartbeat(self) -> int:
+        return time.monotonic_ns()
+
+    @property
+    def last_output(self) -> int:
+        return time.monotonic_ns()
 
 
 def say_ready() -> None:
@@ -120,9 +165,8 @@ def let_the_next_fork_fail() -> None:
 def main(worker: str, engine: str) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     board = Board(COUNT)
-    row = EngineRow.attach(make_descriptor())
-    if engine == "ready":
-        row.mark_ready()
+    descriptor = make_descriptor()
+    row = (AlwaysWell if engine == "ready" else EngineRow).attach(descriptor)
     on_ready = say_ready
     if worker == "serve_where_forks_fail":
         worker, on_ready = "serve", let_the_next_fork_fail
@@ -133,16 +177,23 @@ def main(worker: str, engine: str) -> int:
     if worker == "two_threads":
         threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
         worker = "serve"
-    with socket.socket() as listener:
+    with socket.socket() as listener, run_directory() as directory, ControlSocket(directory) as control:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         supervisor = Supervisor(
             board,
             (listener,),
-            lambda slot: WORKERS[worker](board, slot),
-            EngineCommand(("/bin/sh", "-c", ENGINES[engine]), ()),
-            row,
-            Patience(drain_delay=0, drain=0.2, liveness=1),
+            Crew(
+                board,
+                lambda slot: WORKERS[worker](board, slot),
+                blocked=SIGNALS,
+                liveness_seconds=1,
+                max_requests=0,
+            ),
+            EngineKeeper(lambda epoch: command_of(engine, epoch, descriptor), row, CARE, blocked=SIGNALS),
+            control,
+            Patience(drain_delay=0, drain=0.2),
+            about={"address": "here", "port": listener.getsockname()[1]},
             on_ready=on_ready,
             reload=lambda: True,
         )

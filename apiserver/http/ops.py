@@ -96,6 +96,8 @@ class Ops:
         up = [((str(slot.number),), float(slot.is_serving)) for slot in slots]
         yield Gauge("api_server_up", "1 if the slot has a serving API server.", ("slot",), up)
         deaths = service.board.get(PoolCell.WORKER_DEATHS)
+        restarts = max(0, row.get(Field.EPOCH) - 1)
+        yield Gauge("engine_restarts", "Engine cores that were started after one had died.", (), [((), restarts)])
         yield Gauge("api_server_deaths", "API servers that died and were replaced.", (), [((), deaths)])
 
     async def server_info(self, call: Call) -> None:

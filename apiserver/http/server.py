@@ -28,7 +28,8 @@ _YIELD_SECONDS = 0.001
 _MOST_YIELDS = 5
 _MOST_YIELDS_TO_IDLE = 25
 _SWEEP_SECONDS = 1.0
-_RETIRED_IDLE_SECONDS = 0.5  # how long a retired connection may still bring a request that was on its way
+_RETIRED_IDLE_SECONDS = 0.5  # how long a retired connection may still bring a request that was on its way …
+_REPLACED_IDLE_SECONDS = 5.0  # … and where the pool goes on: nobody waits for this worker's end
 
 log = logging.getLogger("apiserver.http")
 
@@ -65,7 +66,9 @@ class HttpServer:
         )
         self._config.load()
         self._state = ServerState()
+        self._connecting = 0  # accepted, and not yet among the connections (with TLS that takes a while)
         self._accepting = False
+        self._draining = False
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -121,6 +124,7 @@ class HttpServer:
         # Counted here and not when its protocol learns of it, turns of the loop later: until then the other workers,
         # and this one, would still believe the old number.
         self._slot.cells[Cell.CONNECTIONS] += 1
+        self._connecting += 1
         accepted.setblocking(False)
         if accepted.family != socket.AF_UNIX:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,6 +141,10 @@ class HttpServer:
             if not connection.was_made:  # else it uncounts itself
                 self._slot.cells[Cell.CONNECTIONS] -= 1
             accepted.close()
+        finally:
+            self._connecting -= 1
+        if self._draining:  # it was accepted just before: it gets its answer like the others
+            connection.retire()
 
     # ---- upkeep ----
 
@@ -164,11 +172,16 @@ class HttpServer:
 
     async def drain(self, seconds: float) -> int:
         """Let running requests finish, for `seconds` at most. Returns how many had not."""
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
+        self._draining = True
         for connection in list(self.connections):
             connection.retire()
-        while self.connections and time.monotonic() < deadline:
-            self._sweep_connections(_RETIRED_IDLE_SECONDS)
+        while time.monotonic() < began + seconds:
+            grace = _RETIRED_IDLE_SECONDS if self._board.is_draining else _REPLACED_IDLE_SECONDS
+            is_connecting = self._connecting and time.monotonic() < began + grace
+            if not (self.connections or is_connecting):
+                break
+            self._sweep_connections(grace)
             await asyncio.sleep(0.02)
         return sum(connection.is_busy for connection in self.connections)
 

@@ -15,7 +15,8 @@ Key = tuple[bytes, int]
 Answer = Output | Embedding | Scores | Failure
 
 Emit = Callable[[Sequence[tuple[Key, Answer]]], None]
-"""Call on the loop, once per step, with that step's answers for all requests."""
+"""Call on the loop, once per step, with that step's answers for all requests. An empty list says that it is at work
+(a long prompt's progress): an engine that has work and says nothing for long is taken for dead."""
 
 
 class Engine(Protocol):

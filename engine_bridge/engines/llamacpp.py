@@ -154,6 +154,9 @@ class LlamaCppEngine:
             self._flush_scheduled = True
             self._loop.call_soon_threadsafe(self._flush)
 
+    def _say_progress(self) -> None:
+        self._loop.call_soon_threadsafe(self._emit, ())
+
     def _serve_slot(self) -> None:
         while (run := self._jobs.get()) is not None:
             self._post(run, self._serve(run), is_end=True)
@@ -166,6 +169,7 @@ class LlamaCppEngine:
                 capabilities=self._capabilities,
                 vetted_schemas=self._vetted_schemas,
                 emit=lambda output: self._post(run, output),
+                on_progress=self._say_progress,
             )
             assert self._server is not None
             return completion.generate(self._server)

@@ -86,7 +86,7 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class Completion:
-    """Generates one request's tokens; `emit` gets every Output but the last."""
+    """Generates one request's tokens; `emit` gets every Output but the last, `on_progress` is called in the prompt."""
 
     def __init__(
         self,
@@ -96,6 +96,7 @@ class Completion:
         capabilities: Capabilities,
         vetted_schemas: set[str],
         emit: Callable[[Output], None],
+        on_progress: Callable[[], None],
     ) -> None:
         assert isinstance(run.request, Generate)
         self._run = run
@@ -104,6 +105,7 @@ class Completion:
         self._header = header
         self._vetted_schemas = vetted_schemas
         self._emit = emit
+        self._on_progress = on_progress
         self._prompt = unpack_ids(run.request.prompt_token_ids)
         self._room = capabilities.max_model_len - len(self._prompt)
         self._max_tokens = min(self._params.max_tokens, self._room)
@@ -209,8 +211,8 @@ class Completion:
                 self._end = self._output(last, FinishReason.STOP, stop_token_id=last[0].id)
             case "length":
                 self._end = self._output(held, FinishReason.LENGTH)
-            case _:  # progress in the prompt
-                pass
+            case _:
+                self._on_progress()
         return False
 
     def _note_cached_tokens(self, chunk: _Chunk) -> None:

@@ -217,10 +217,11 @@ def all_children(pool: Pool, count: int) -> list[psutil.Process] | None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
-def test_when_the_engine_dies_everybody_is_told_and_the_pool_ends(
+def test_where_engines_are_never_restarted_everybody_is_told_and_the_pool_ends(
     start_pool: StartPool, record_property: Record, number: signal.Signals
 ) -> None:
-    with start_pool("--api-server-count", "4", engine=["--step-ms", "20"]) as pool, ExitStack() as stack:
+    flags = ("--api-server-count", "4", "--engine-restart", "never")
+    with start_pool(*flags, engine=["--step-ms", "20"]) as pool, ExitStack() as stack:
         probes = [stack.enter_context(KeptConnection(pool.url)) for _ in range(4)]
         assert [health(probe) for probe in probes] == [200] * 4
         streams = [

@@ -4,6 +4,7 @@ import os
 import pty
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -180,6 +181,29 @@ def test_one_api_server_told_to_stop_drains_alone_and_is_replaced(start_pool: St
             os.kill(process["pid"], signal.SIGTERM)
         assert [len(text_of(stream.events())) for stream in streams] == [50] * 4
         wait_for(lambda: len({*pool.worker_pids()} - {p["pid"] for p in before}) == 2, 5, "two new API servers")
+
+
+def test_a_client_that_was_accepted_but_has_not_spoken_yet_is_answered(start_pool: StartPool, tmp_path: Path) -> None:
+    """With TLS it takes round trips until a connection is one; meanwhile nobody must forget it."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ("-subj", "/CN=localhost", "-days", "1", "-keyout", str(key), "-out", str(certificate))
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *subject]
+    subprocess.run(command, check=True, capture_output=True)
+    tls = ("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key))
+    with start_pool("--api-server-count", "1", *tls) as pool:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(certificate)
+        [worker] = [process for process in pool.descendants() if "engine_bridge" not in process.cmdline()]
+        before = len(worker.net_connections())
+        with socket.create_connection((urlsplit(pool.url).hostname, urlsplit(pool.url).port)) as plain:
+            wait_for(lambda: len(worker.net_connections()) > before, 5, "an accepted connection")
+            worker.send_signal(signal.SIGTERM)
+            wait_for(lambda: "was told to stop; replacing it" in pool.log, 5, "its successor")
+            with context.wrap_socket(plain, server_hostname="localhost") as client:
+                client.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+                answer = client.recv(65_536)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer
 
 
 def test_control_c_in_a_terminal_drains(tmp_path: Path) -> None:

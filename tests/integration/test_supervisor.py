@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from apiserver.supervisor import SIGNALS, ExitCode
+from apiserver.exit_code import ExitCode
+from apiserver.supervisor import SIGNALS
 from tests.pool import wait_for
 
 
@@ -169,6 +170,99 @@ def test_a_successor_that_cannot_start_leaves_the_old_workers(tmp_path: Path, wo
         wait_for(lambda: pool.children() == before, 2, "the old processes alone")
         assert pool.process.poll() is None
         pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+def test_a_hangup_whose_fork_fails_leaves_the_old_workers(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve_where_forks_fail") as pool:
+        pool.wait_until_it_says("ready")
+        before = pool.children()
+        pool.process.send_signal(signal.SIGHUP)
+        pool.wait_until_it_says("cannot fork a new API server")
+        assert pool.children() == before
+        pool.process.send_signal(signal.SIGHUP)
+        pool.wait_until_it_says("the rolling restart is complete")
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+# ---- how many ----
+
+
+def test_a_signal_makes_one_more_and_another_one_fewer(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve") as pool:
+        pool.wait_until_it_says("ready")
+        pool.process.send_signal(signal.SIGTTIN)
+        wait_for(lambda: len(pool.children()) == 4, 5, "one more")
+        pool.process.send_signal(signal.SIGTTOU)
+        wait_for(lambda: len(pool.children()) == 3, 5, "one fewer")
+        pool.process.send_signal(signal.SIGTTOU)
+        wait_for(lambda: len(pool.children()) == 2, 5, "one")
+        pool.process.send_signal(signal.SIGTTOU)
+        pool.wait_until_it_says("there can be 1 to 256 API servers, not 0")
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+@pytest.mark.parametrize("worker", ["fail_as_a_successor", "hang_as_a_successor"])
+def test_an_additional_worker_that_cannot_start_leaves_the_others(tmp_path: Path, worker: str) -> None:
+    with supervised(tmp_path, worker) as pool:
+        pool.wait_until_it_says("ready")
+        before = pool.children()
+        pool.process.send_signal(signal.SIGTTIN)
+        pool.wait_until_it_says("going on with 2")
+        wait_for(lambda: pool.children() == before, 2, "the old processes alone")
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+def test_a_pool_that_shrinks_in_a_rolling_restart_ends_with_new_workers_alone(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve") as pool:
+        pool.wait_until_it_says("ready")
+        for _ in range(2):
+            pool.process.send_signal(signal.SIGTTIN)
+            pool.wait_until_it_says("API servers instead of")
+        before = pool.children()
+        [engine] = [process for process in before if process.name() == "sleep"]
+        pool.process.send_signal(signal.SIGHUP)
+        pool.process.send_signal(signal.SIGTTOU)
+        pool.wait_until_it_says("the rolling restart is complete")
+        wait_for(lambda: before & pool.children() == {engine}, 5, "new workers alone")
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+def test_a_pool_that_is_stopping_is_not_resized(tmp_path: Path) -> None:
+    with supervised(tmp_path, "be_deaf") as pool:
+        pool.wait_until_it_says("ready")
+        pool.process.send_signal(signal.SIGTERM)
+        pool.wait_until_it_says("draining")
+        pool.process.send_signal(signal.SIGTTIN)
+        pool.wait_until_it_says("the pool is stopping")
+        assert pool.end(10) == 0
+
+
+def test_a_worker_that_fails_while_it_drains_is_a_death_and_nobody_follows(tmp_path: Path) -> None:
+    with supervised(tmp_path, "fail_in_the_drain") as pool:
+        pool.wait_until_it_says("ready")
+        pool.process.send_signal(signal.SIGTTOU)
+        pool.wait_until_it_says("died (exit code 3)")
+        assert len(pool.children()) == 2
+        pool.process.send_signal(signal.SIGQUIT)
+        assert pool.end() == 0
+
+
+def test_a_worker_that_drains_by_itself_is_replaced_before_it_has_gone(tmp_path: Path) -> None:
+    with supervised(tmp_path, "drain_for_long") as pool:
+        pool.wait_until_it_says("ready")
+        victim = psutil.Process(pool.process.pid).children()[-1]
+        victim.send_signal(signal.SIGTERM)
+        pool.wait_until_it_says("was told to stop; replacing it")
+        wait_for(lambda: len(pool.children()) == 4, 2, "its successor beside it")
+        assert victim in pool.children()
+        victim.kill()
+        wait_for(lambda: len(pool.children()) == 3, 2, "its end")
+        pool.process.send_signal(signal.SIGQUIT)
         assert pool.end() == 0
 
 

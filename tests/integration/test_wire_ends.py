@@ -11,7 +11,7 @@ from engine_bridge import wire
 from engine_bridge.client import EngineClient, EngineDead, EngineLoading, Submission
 from engine_bridge.core import Core
 from engine_bridge.engines import Emit, EngineError, Key
-from engine_bridge.status import EngineState, Field
+from engine_bridge.status import EngineRow, EngineState, Field, make_descriptor
 from engine_bridge.wire import (
     Abort,
     Accepted,
@@ -323,6 +323,42 @@ def test_an_engine_that_raises_in_submit_fails_those_requests_alone(caplog: pyte
 
     run(test)
     assert "a bug in the engine" in caplog.text
+
+
+def test_the_row_tells_an_idle_engine_from_one_that_is_stuck() -> None:
+    async def test() -> None:
+        async with ends("--fault", f"stall:{unpack_ids(PROMPT)[0]}:2") as both:
+            client, row = await both.welcomed(), both.row
+            idle = row.last_output
+            await until(lambda: row.last_output > idle, "an engine that has nothing to do")
+            async with client.open() as submission:
+                generate(submission, ENDLESS)
+                await until(lambda: row.get(Field.OUTPUT_TOKENS) == 2, "the last output")
+                stuck, beat = row.last_output, row.heartbeat
+                await until(lambda: row.heartbeat > beat + 300_000_000, "a loop that turns")
+                assert row.last_output == stuck
+                both.core._emit(())  # as an engine that reads a long prompt
+                assert row.last_output > stuck
+                stuck = row.last_output
+            await until(lambda: row.last_output > stuck, "an engine whose work was aborted")
+
+    run(test)
+
+
+def test_a_new_incarnation_begins_with_a_clean_row_and_goes_on_counting() -> None:
+    row = EngineRow.attach(make_descriptor())
+    row.begin(1)
+    row.add(Field.REQUESTS, 3)
+    row.stage = "weights"
+    row.beat(2, 1)
+    row.mark_ready()
+    row.mark_dead()
+    assert (row.get(Field.RUNNING), row.get(Field.WAITING)) == (0, 0)
+    assert row.has_been_ready
+    row.begin(2)
+    assert (row.state, row.get(Field.EPOCH), row.has_been_ready, row.stage) == (EngineState.LOADING, 2, False, "")
+    assert row.get(Field.REQUESTS) == 3
+    assert row.seconds_since_beat < 1
 
 
 def test_an_engine_that_cannot_start_ends_the_core_and_whoever_waits_is_told() -> None:

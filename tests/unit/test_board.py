@@ -49,6 +49,20 @@ def test_a_dead_workers_slot_is_not_free() -> None:
     assert board.free_slot() == 1
 
 
+def test_a_smaller_pool_still_sums_over_the_slots_that_it_had() -> None:
+    board = Board(3)
+    board.set_count(1)
+    assert board.count == 1
+    assert [slot.number for slot in board.used_slots] == [0, 1, 2]
+
+
+def test_where_every_slot_is_taken_there_is_no_free_one() -> None:
+    board = Board(MAX_SLOTS)
+    for slot in board.used_slots:
+        serve(slot)
+    assert board.free_slot() is None
+
+
 def test_slots_share_no_memory() -> None:
     board = Board(MAX_SLOTS)
     for slot in board.used_slots:

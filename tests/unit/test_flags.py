@@ -116,3 +116,18 @@ def test_parsers_are_chosen_by_the_template_unless_they_are_named() -> None:
     assert (settings.tool_call_parser, settings.reasoning_parser) == ("auto", "auto")
     settings = parsed("m", "--tool-call-parser", "hermes", "--reasoning-parser", "none")
     assert (settings.tool_call_parser, settings.reasoning_parser) == ("hermes", "none")
+
+
+def test_what_becomes_of_a_dead_engine_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    care = parsed("m").engine_care
+    assert (care.restart, care.restart_limit, care.stall_seconds, care.heartbeat_seconds) == ("on-failure", 5, 120, 5)
+    words = ("--engine-restart", "never", "--engine-restart-limit", "2", "--engine-restart-window", "60")
+    care = parsed("m", *words, "--engine-heartbeat-timeout", "9", "--engine-load-timeout", "7").engine_care
+    assert (care.restart, care.restart_limit, care.restart_window_seconds) == ("never", 2, 60)
+    assert (care.heartbeat_seconds, care.load_seconds) == (9, 7)
+    assert "there is --engine-restart never" in refused(capsys, "m", "--engine-restart-limit", "0")
+    for name in ("heartbeat-timeout", "stall-timeout", "load-timeout", "restart-window"):
+        for value in ("0.5", "nan", "-1"):
+            text = refused(capsys, "m", f"--engine-{name}={value}")
+            assert f"--engine-{name} must be at least 1 second" in text
+    assert "--max-requests-per-worker" in refused(capsys, "m", "--max-requests-per-worker=-1")
