@@ -22,7 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 3
         except KeyboardInterrupt:
             return 130
+    if words[:1] == ["engine"]:
+        from apiserver import engine_command
+
+        return engine_command.run(parsers.command, words)
     options = parsers.command.parse_args(words)
+    if options.command == "keys":
+        from apiserver import key_command
+
+        return key_command.run(options.directory, options.client)
     from apiserver import model_commands
 
     return model_commands.run(options.action or "list", getattr(options, "name", None))

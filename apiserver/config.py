@@ -39,6 +39,15 @@ class ListenSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteEngineSettings:
+    """The engine core of another machine, that this pool uses instead of one of its own."""
+
+    address: str  # tcp://HOST:PORT
+    keys: str | None  # a directory made by `apiserver keys`; None only on the loopback
+    silence_seconds: float  # without a heartbeat for so long, it is gone
+
+
+@dataclass(frozen=True, slots=True)
 class HttpSettings:
     """The HTTP edge. Times in seconds, sizes in bytes."""
 

@@ -12,7 +12,15 @@ import yaml
 from apiserver import __version__
 from apiserver.board import MAX_SLOTS
 from apiserver.card import Limits
-from apiserver.config import AccessSettings, BackendName, HttpSettings, ListenSettings, Order
+from apiserver.config import (
+    AccessSettings,
+    BackendName,
+    HttpSettings,
+    ListenSettings,
+    Order,
+    RemoteEngineSettings,
+)
+from apiserver.engine_flags import add_engine, add_keys
 
 _DESCRIPTION = """\
 A pool of forked API servers in front of one LLM or embedding engine.
@@ -22,6 +30,9 @@ A pool of forked API servers in front of one LLM or embedding engine.
   apiserver serve ./model.gguf --port 9000     any GGUF
   apiserver serve sim --engine sim             the simulated engine, for load tests
   apiserver models                             the demo models
+  apiserver engine MODEL --listen tcp://…      an engine core alone, for pools on other machines …
+  apiserver serve MODEL --engine-address tcp://…                                  … which use it so
+  apiserver keys DIR --client NAME             the keys that both need
 
 What stands after -- goes to the engine untouched.
 """
@@ -53,6 +64,7 @@ class ServeSettings:
     http: HttpSettings
     access: AccessSettings
     limits: Limits
+    remote: RemoteEngineSettings | None
     engine_arguments: tuple[str, ...]
 
 
@@ -77,6 +89,8 @@ def make_parsers() -> Parsers:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     serve = commands.add_parser("serve", help="serve a model", description="Serve a model with a pool of API servers.")
     _add_serve(serve)
+    add_engine(commands.add_parser("engine", help="an engine core alone, for pools on other machines"))
+    add_keys(commands.add_parser("keys", help="make the keys that pools and an engine on another machine need"))
     models = commands.add_parser("models", help="list, fetch and find the demo models")
     actions = models.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser)
     actions.add_parser("list", help="what there is (the default)")
@@ -113,6 +127,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--any-model", action="store_true", help="accept every model name")
     group.add_argument("--max-model-len", "--context-length", type=int, help="prompt plus output tokens, at most")
+    _add_remote(parser)
     group = parser.add_argument_group("pool")
     group.add_argument(
         "--api-server-count", "-asc", "--tokenizer-worker-num", type=int, default=4, metavar="N", help="default 4"
@@ -140,6 +155,19 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     _add_http(parser)
     _add_limits(parser)
+
+
+def _add_remote(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("an engine on another machine (apiserver engine)")
+    group.add_argument("--engine-address", metavar="tcp://HOST:PORT", help="use that one; start none here")
+    group.add_argument("--keys", metavar="DIR", help="this pool's, made by apiserver keys; needed off the loopback")
+    group.add_argument(
+        "--engine-link-timeout",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="a connection that has brought no heartbeat for so long is lost, and whoever waits gets an error",
+    )
 
 
 def _add_http(parser: argparse.ArgumentParser) -> None:
@@ -214,6 +242,7 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         http=_http(options),
         access=_access(options),
         limits=Limits(**{name: getattr(options, name) for name in Limits.__dataclass_fields__}),
+        remote=_remote(parser, options, engine_arguments),
         engine_arguments=tuple(engine_arguments),
     )
 
@@ -229,6 +258,22 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("--ssl-certfile and --ssl-keyfile go together")
     if options.root_path and not options.root_path.startswith("/"):
         parser.error("--root-path must begin with /")
+
+
+def _remote(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, engine_arguments: Sequence[str]
+) -> RemoteEngineSettings | None:
+    if options.engine_address is None:
+        if options.keys is not None:
+            parser.error("--keys are for --engine-address")
+        return None
+    if engine_arguments:
+        parser.error(
+            "flags of the engine (after --, or engine_args) belong to apiserver engine, not to --engine-address"
+        )
+    if options.engine_link_timeout < 1:
+        parser.error("--engine-link-timeout must be at least 1 second")
+    return RemoteEngineSettings(options.engine_address, options.keys, options.engine_link_timeout)
 
 
 def _listen(options: argparse.Namespace) -> ListenSettings:

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 import time
@@ -28,6 +29,8 @@ from apiserver.run_directory import run_directory
 from apiserver.supervisor import EngineCommand, Patience, Supervisor
 from apiserver.tokenizer.messages import TemplateError
 from apiserver.tokenizer.source import TokenizerError
+from engine_bridge.address import BadAddress, to_connect
+from engine_bridge.keys import KeyProblem, read_client_keys
 from engine_bridge.status import EngineRow, Field, make_descriptor
 
 T = TypeVar("T")
@@ -57,6 +60,7 @@ def _stop_early(number: int, frame: object) -> NoReturn:
 
 
 def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path) -> int:
+    remote = _remote(settings)
     try:
         model = resolve(settings)
         text = read_text(settings, model)
@@ -81,6 +85,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         engine_row=row,
         listeners=(listener,),
         engine_address=engine_address,
+        remote=remote,
         inline=inline,
         threaded=threaded,
         pace=pace,
@@ -109,6 +114,8 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         engine_argv(settings, model, text, inline.tokenizer.vocab_size, engine_address(1), row_descriptor),
         (row_descriptor,),
     )
+    if remote is not None:
+        command = None
     supervisor = Supervisor(
         board,
         (listener,),
@@ -126,6 +133,19 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
     gc.freeze()
     child.trim_heap()
     return supervisor.run()
+
+
+def _remote(settings: ServeSettings) -> worker.RemoteCore | None:
+    """Read before the fork: the API servers need not be able to read the keys. Raises LaunchError."""
+    remote = settings.remote
+    if remote is None:
+        return None
+    try:
+        address = to_connect(remote.address, with_keys=remote.keys is not None)
+        keys = read_client_keys(Path(remote.keys)) if remote.keys is not None else None
+    except (BadAddress, KeyProblem) as error:
+        raise LaunchError(str(error)) from error
+    return worker.RemoteCore(address, keys, remote.silence_seconds, secrets.token_hex(4))
 
 
 def _in_own_arena(load: Callable[[], T]) -> T:

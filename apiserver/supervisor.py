@@ -88,7 +88,7 @@ class Supervisor:
         board: Board,
         listeners: Sequence[socket.socket],
         run_worker: Callable[[int], int],
-        engine_command: EngineCommand,
+        engine_command: EngineCommand | None,
         engine_status: EngineStatus,
         patience: Patience,
         on_ready: Callable[[], None],
@@ -159,6 +159,8 @@ class Supervisor:
 
     def _start_engine(self) -> None:
         command = self._engine_command
+        if command is None:  # it is on another machine, and somebody else's child
+            return
         self._engine_pid = child.fork(lambda: child.exec_program(command.argv, command.descriptors), blocked=SIGNALS)
 
     def _reap(self) -> None:

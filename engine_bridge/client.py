@@ -8,6 +8,7 @@ one merged piece of text and not a queue.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -15,10 +16,22 @@ from typing import Any
 import msgspec
 
 from engine_bridge import wire
-from engine_bridge.transport import Channel, PeerGone, ZContext, dealer
-from engine_bridge.wire import Accepted, Capabilities, EngineDown, Failure, Output, Rejected, Request, Welcome
+from engine_bridge.transport import MAX_MESSAGE_BYTES, Channel, ClientKeys, PeerGone, ZContext, dealer, remote_dealer
+from engine_bridge.wire import (
+    Accepted,
+    Capabilities,
+    EngineDown,
+    Failure,
+    Heartbeat,
+    Output,
+    Rejected,
+    Request,
+    Welcome,
+)
 
 Answer = wire.Output | wire.Embedding | wire.Scores | wire.AdminDone | wire.Failure
+
+_REASON_SECONDS = 0.1  # until ZMQ has said why nothing can be sent any more
 
 _ENDS = frozenset((Failure, wire.Scores, wire.AdminDone))
 
@@ -56,6 +69,8 @@ class EngineClient:
         self._identity = identity.encode()
         self._on_change = on_change
         self._channel: Channel | None = None
+        self._watch: Channel | None = None  # over tcp://, on how the connection ends
+        self._mark: wire.ForEpoch | None = None  # over tcp://, the first entry of every message
         self._next_id = 0
         self._outbox: list[wire.ToCore] = []
         self._waiting: dict[int, Submission] = {}
@@ -66,6 +81,16 @@ class EngineClient:
         self.down_reason: str | None = None
         self.rejection: str | None = None
         """Why the core will never take us; asking again would not help."""
+        self.heartbeat: Heartbeat | None = None
+        """Over tcp://: the last one of this connection, and when it came (CLOCK_MONOTONIC ns)."""
+        self.heard_at = 0
+        self.lost_reason = ""
+        """Over tcp://, for the log: how the last connection ended. Clients get `down_reason`, without addresses."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a socket; over tcp:// also if nobody has answered yet."""
+        return self._channel is not None
 
     def connect(self, address: str) -> None:
         """Connect, maybe again to a new incarnation, and shake hands; Welcome comes when the engine is loaded."""
@@ -74,12 +99,42 @@ class EngineClient:
         self._channel = Channel(dealer(self._context, address, self._identity), self._on_message)
         self._send(wire.Hello(wire.WIRE_VERSION))
 
+    def connect_remote(self, address: str, keys: ClientKeys | None, silence_seconds: float) -> None:
+        """The same to a core on another machine, for one connection, which `beat` keeps alive: see link.py.
+
+        Who asks before a heartbeat has come is told that the engine cannot be reached.
+        """
+        self.disconnect("the engine cannot be reached")
+        socket, self._watch = remote_dealer(
+            self._context, address, self._identity, keys, silence_seconds=silence_seconds, on_end=self.lose
+        )
+        self._channel = Channel(socket, self._on_message)
+        self.beat()
+
+    def beat(self) -> None:
+        """Over tcp://: say that we are here. Until it is answered, a beat is the Hello: it may have been lost."""
+        if self._mark is None:
+            self._send(wire.Hello(wire.WIRE_VERSION, heartbeats=True))
+        elif not self._outbox:
+            self._outbox.append(self._mark)
+            self._loop.call_soon(self._flush)
+
+    def lose(self, reason: str) -> None:
+        """Over tcp://: there is no connection (any more)."""
+        self.lost_reason = reason
+        self.disconnect("the connection to the engine was lost" if self.heartbeat else "the engine cannot be reached")
+
     def disconnect(self, reason: str) -> None:
         """Drop the socket and fail whoever waits with EngineDead."""
         self._outbox.clear()
         if self._channel is not None:
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
             self._channel.close()
             self._channel = None
+        self.heartbeat = None
+        self._mark = None
         self.retire(reason)
         self._on_change()
 
@@ -153,16 +208,44 @@ class EngineClient:
     def _send(self, message: wire.ToCore) -> None:
         if not self._outbox:
             self._loop.call_soon(self._flush)
+            if self._mark is not None:
+                self._outbox.append(self._mark)
         self._outbox.append(message)
 
     def _flush(self) -> None:
         messages, self._outbox = self._outbox, []
-        if self._channel is None or not messages:
+        channel = self._channel
+        if channel is None or not messages:
             return
         try:
-            self._channel.send([self._encode(messages)])
+            if self._watch is None:
+                channel.send([self._encode(messages)])
+            else:
+                self._send_pieces(channel, messages)
         except PeerGone:
-            self._refuse(messages, wire.FailureKind.OVERLOADED, "the engine does not keep up")
+            if self._watch is None:
+                self._refuse(messages, wire.FailureKind.OVERLOADED, "the engine does not keep up")
+            else:  # no connection, or one that has taken nothing for long
+                self._loop.call_later(_REASON_SECONDS, self._give_up, channel)
+
+    def _give_up(self, channel: Channel) -> None:
+        if channel is self._channel:
+            self.lose("what is sent does not get through")
+
+    def _send_pieces(self, channel: Channel, messages: Sequence[wire.ToCore]) -> None:
+        """One message, or more where it would be larger than the core takes. Raises PeerGone."""
+        payload = self._encode(messages)
+        if len(payload) <= MAX_MESSAGE_BYTES:
+            channel.send([payload])
+            return
+        mark, own = messages[:1], messages[1:]
+        if len(own) == 1:
+            text = f"the request is too large for the engine: {len(payload)} bytes, at most {MAX_MESSAGE_BYTES}"
+            self._refuse(own, wire.FailureKind.INVALID, text)
+            return
+        half = len(own) // 2
+        self._send_pieces(channel, [*mark, *own[:half]])
+        self._send_pieces(channel, [*mark, *own[half:]])
 
     def _encode(self, messages: Sequence[wire.ToCore]) -> bytes:
         """One that cannot be encoded fails alone: the others of its turn are other clients' requests."""
@@ -221,7 +304,12 @@ class EngineClient:
                 self.rejection = message.message
                 self.disconnect(message.message)
             case EngineDown():
+                self.lost_reason = message.message
                 self.disconnect(message.message)
+            case Heartbeat():
+                self.heartbeat, self.heard_at = message, time.monotonic_ns()
+                if self._mark is None:
+                    self.down_reason = None  # it is there, and loads
             case _:
                 raise AssertionError(f"not a control message: {message}")
 
@@ -232,6 +320,10 @@ class EngineClient:
             return
         self.capabilities = welcome.capabilities
         self.epoch = welcome.epoch
+        if self._watch is not None:
+            self._mark = wire.ForEpoch(welcome.epoch)
+            if self._outbox:
+                self._outbox.insert(0, self._mark)
         self._on_change()
 
 
