@@ -45,6 +45,8 @@ class Core:
         self._doing: set[asyncio.Task[None]] = set()  # Admin messages
         self._remote = Peers(silence_seconds)  # those of them who are on other machines
         self._channel: Channel | None = None
+        self.address: str | None = None
+        """Where it is bound, once it is; the real port, also where port 0 was asked for."""
 
     def stop(self) -> None:
         self._stopping.set()
@@ -55,10 +57,9 @@ class Core:
             socket = router(context, address, keys, silence_seconds=self._remote.limit_seconds)
         except CannotBind as error:
             raise EngineError(str(error)) from error
+        self.address = address_of(socket)
         if is_tcp(address):
-            log.info(
-                "listening on %s, epoch %d, %s", address_of(socket), self._epoch, "with keys" if keys else "no keys"
-            )
+            log.info("listening on %s (epoch %d%s)", self.address, self._epoch, "" if keys else ", without keys")
         self._channel = Channel(socket, self._on_message)
         beat = asyncio.create_task(self._beat())
         try:

@@ -6,6 +6,7 @@ send and every receive the socket itself must be asked again whether there is mo
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ def remote_dealer(
         socket.set(zmq.CURVE_PUBLICKEY, keys.public)
         socket.set(zmq.CURVE_SECRETKEY, keys.secret)
         socket.set(zmq.CURVE_SERVERKEY, keys.server)
-    watch = _watch(socket, on_end)
+    watch = _watch(context, socket, on_end)
     socket.connect(address)
     return socket, watch
 
@@ -183,7 +184,7 @@ def _set_tcp(socket: ZSocket, address: str, silence_seconds: float) -> None:
         socket.set(zmq.IPV6, 1)
 
 
-def _watch(socket: ZSocket, on_end: Callable[[str], None]) -> "Channel":
+def _watch(context: ZContext, socket: ZSocket, on_end: Callable[[str], None]) -> "Channel":
     """Call `on_end` when the connection has ended, or could not be made."""
     met = False
 
@@ -204,9 +205,16 @@ def _watch(socket: ZSocket, on_end: Callable[[str], None]) -> "Channel":
             case _:
                 pass
 
-    return Channel(socket.get_monitor_socket(), handle)
+    # pyzmq's own name for it comes from the descriptor, which the next socket may have before this one is quite gone.
+    place = f"inproc://watch.{next(_watch_numbers)}"
+    socket.monitor(place, zmq.EVENT_ALL)
+    events = context.socket(zmq.PAIR)
+    _set_common(events)
+    events.connect(place)
+    return Channel(events, handle)
 
 
+_watch_numbers = itertools.count()
 _NO_HANDSHAKE = "the handshake failed: do both ends use keys, and is server.public here the engine's?"
 
 
