@@ -122,7 +122,7 @@ class EngineClient:
     def lose(self, reason: str) -> None:
         """Over tcp://: there is no connection (any more)."""
         self.lost_reason = reason
-        self.disconnect("the connection to the engine was lost" if self.heartbeat else "the engine cannot be reached")
+        self.disconnect("the connection to the engine was lost" if self.epoch else "the engine cannot be reached")
 
     def disconnect(self, reason: str) -> None:
         """Drop the socket and fail whoever waits with EngineDead."""
