@@ -161,12 +161,14 @@ def test_a_cut_network_ends_every_request_and_the_engine_drops_the_pool(
 
 
 def test_streams_are_the_same_bytes_through_delay_and_loss(start_pool: StartPool, engine: Engine, keys: Path) -> None:
-    with running_network(engine.port, delay_seconds=0.05, loss=0.01) as network:
-        with far(start_pool, f"tcp://127.0.0.1:{network.port}", keys) as pool:
-            streams = [OpenRequest(pool.url, "/v1/chat/completions", chat(f"{number} {TEXT}")) for number in range(8)]
-            for number, stream in enumerate(streams):
-                with stream:
-                    assert text_of(stream.events()) == f"{number} {TEXT}"
+    with (
+        running_network(engine.port, delay_seconds=0.05, loss=0.01) as network,
+        far(start_pool, f"tcp://127.0.0.1:{network.port}", keys) as pool,
+    ):
+        streams = [OpenRequest(pool.url, "/v1/chat/completions", chat(f"{number} {TEXT}")) for number in range(8)]
+        for number, stream in enumerate(streams):
+            with stream:
+                assert text_of(stream.events()) == f"{number} {TEXT}"
 
 
 def test_a_dead_link_costs_no_memory(start_pool: StartPool, engine: Engine, keys: Path) -> None:
