@@ -31,9 +31,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         help="HOST is a number of this machine, or * for all of them",
     )
     parser.add_argument("--keys", metavar="DIR", help="the engine's, made by apiserver keys; needed off the loopback")
-    parser.add_argument(
-        "--engine", choices=("auto", "llamacpp", "onnx", "sim"), default="auto", help="default: what fits the model"
-    )
+    parser.add_argument("--engine", default="auto", help="as for apiserver serve; default: what fits the model")
     parser.add_argument("--max-model-len", "--context-length", type=int, help="prompt plus output tokens, at most")
     parser.add_argument(
         "--link-timeout",
