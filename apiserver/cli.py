@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from apiserver.flags import make_parsers, parse_serve
+from apiserver.flags import make_parsers, parse_engine, parse_serve
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["engine"]:
         from apiserver import engine_command
 
-        return engine_command.run(parsers.command, words)
+        return engine_command.run(parse_engine(parsers, words))
     options = parsers.command.parse_args(words)
     if options.command == "keys":
         from apiserver import key_command

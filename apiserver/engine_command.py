@@ -1,6 +1,5 @@
 """`apiserver engine`: an engine core alone, that pools on other machines use. This process becomes it."""
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -8,14 +7,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from apiserver import child, models
-from apiserver.engine_flags import EngineSettings, parse_engine
+from apiserver.engine_flags import EngineSettings
 from engine_bridge.address import BadAddress, to_listen
 from engine_bridge.keys import KeyProblem, read_server_keys
 
 
-def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+def run(settings: EngineSettings) -> int:
     """The exit code of a start that failed; otherwise it does not return."""
-    settings = parse_engine(parser, words)
     try:
         _check(settings)
         argv = core_argv(settings)

@@ -1,7 +1,6 @@
 """The command lines of `apiserver engine` and `apiserver keys`."""
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -23,12 +22,11 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "Load a model and serve it to pools of API servers on other machines (apiserver serve --engine-address). "
         "What stands after -- goes to the engine untouched."
     )
-    parser.add_argument("model", metavar="MODEL", help="demo model, path, or hub id")
+    parser.add_argument("model_positional", nargs="?", metavar="MODEL", help="demo model, path, or hub id")
+    parser.add_argument("--config", metavar="FILE.yaml", help="settings, by the names of these flags; flags win")
+    parser.add_argument("--model", "--model-path", help="the same as MODEL")
     parser.add_argument(
-        "--listen",
-        required=True,
-        metavar="tcp://HOST:PORT",
-        help="HOST is a number of this machine, or * for all of them",
+        "--listen", metavar="tcp://HOST:PORT", help="HOST is a number of this machine, or * for all of them"
     )
     parser.add_argument("--keys", metavar="DIR", help="the engine's, made by apiserver keys; needed off the loopback")
     parser.add_argument("--engine", default="auto", help="as for apiserver serve; default: what fits the model")
@@ -49,21 +47,3 @@ def add_keys(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("directory", metavar="DIR")
     parser.add_argument("--client", nargs="+", default=["pool"], metavar="NAME", help="default: one, named pool")
-
-
-def parse_engine(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> EngineSettings:
-    """`arguments` begin with "engine". Exits with the parser's message when they are wrong."""
-    words = list(arguments)
-    at = words.index("--") if "--" in words else len(words)
-    options = parser.parse_args(words[:at])
-    if options.link_timeout < 1:
-        parser.error("--link-timeout must be at least 1 second")
-    return EngineSettings(
-        model=options.model,
-        engine=options.engine,
-        listen=options.listen,
-        keys=options.keys,
-        max_model_len=options.max_model_len,
-        link_timeout=options.link_timeout,
-        engine_arguments=tuple(words[at + 1 :]),
-    )

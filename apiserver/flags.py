@@ -20,7 +20,7 @@ from apiserver.config import (
     Order,
     RemoteEngineSettings,
 )
-from apiserver.engine_flags import add_engine, add_keys
+from apiserver.engine_flags import EngineSettings, add_engine, add_keys
 
 _DESCRIPTION = """\
 A pool of forked API servers in front of one LLM or embedding engine.
@@ -77,10 +77,11 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """The command's parser, and the one of `serve` (a configuration file's names are looked up there)."""
+    """The command's parser, and those of `serve` and `engine` (a configuration file's names are looked up there)."""
 
     command: argparse.ArgumentParser
     serve: argparse.ArgumentParser
+    engine: argparse.ArgumentParser
 
 
 def make_parsers() -> Parsers:
@@ -89,7 +90,8 @@ def make_parsers() -> Parsers:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     serve = commands.add_parser("serve", help="serve a model", description="Serve a model with a pool of API servers.")
     _add_serve(serve)
-    add_engine(commands.add_parser("engine", help="an engine core alone, for pools on other machines"))
+    engine = commands.add_parser("engine", help="an engine core alone, for pools on other machines")
+    add_engine(engine)
     add_keys(commands.add_parser("keys", help="make the keys that pools and an engine on another machine need"))
     models = commands.add_parser("models", help="list, fetch and find the demo models")
     actions = models.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser)
@@ -97,7 +99,7 @@ def make_parsers() -> Parsers:
     for name, text in (("fetch", "download now, with progress"), ("where", "print the path of a fetched model")):
         action = actions.add_parser(name, help=text)
         action.add_argument("name")
-    return Parsers(parser, serve)
+    return Parsers(parser, serve, engine)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -208,13 +210,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
     """`arguments` begin with "serve". Exits with the parser's message when they are wrong."""
     parser, serve = parsers.command, parsers.serve
-    own, engine_arguments = _split(arguments)
-    options = parser.parse_args(own)
-    if options.config is not None:
-        from_file, more = _read_config(serve, options.config)
-        serve.set_defaults(**from_file)
-        options = parser.parse_args(own)
-        engine_arguments = [*more, *engine_arguments]
+    options, engine_arguments = _parse(parser, serve, arguments)
     model = options.model_positional or options.model
     if model is None:
         parser.exit(2, "apiserver serve: which MODEL? 'apiserver models' lists the demo models.\n")
@@ -245,6 +241,40 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         remote=_remote(parser, options, engine_arguments),
         engine_arguments=tuple(engine_arguments),
     )
+
+
+def parse_engine(parsers: Parsers, arguments: Sequence[str]) -> EngineSettings:
+    """`arguments` begin with "engine". Exits with the parser's message when they are wrong."""
+    parser = parsers.engine
+    options, engine_arguments = _parse(parsers.command, parser, arguments)
+    model = options.model_positional or options.model
+    if model is None or options.listen is None:
+        parser.error("a MODEL and --listen tcp://HOST:PORT are needed")
+    if options.link_timeout < 1:
+        parser.error("--link-timeout must be at least 1 second")
+    return EngineSettings(
+        model=model,
+        engine=options.engine,
+        listen=options.listen,
+        keys=options.keys,
+        max_model_len=options.max_model_len,
+        link_timeout=options.link_timeout,
+        engine_arguments=tuple(engine_arguments),
+    )
+
+
+def _parse(
+    command: argparse.ArgumentParser, own: argparse.ArgumentParser, arguments: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """The options, from the words and the file that they name, and what is for the engine."""
+    words, engine_arguments = _split(arguments)
+    options = command.parse_args(words)
+    if options.config is not None:
+        from_file, more = _read_config(own, options.config)
+        own.set_defaults(**from_file)
+        options = command.parse_args(words)
+        engine_arguments = [*more, *engine_arguments]
+    return options, engine_arguments
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -333,9 +363,9 @@ def _read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, A
     try:
         loaded: Any = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
     except (OSError, yaml.YAMLError) as error:
-        serve.exit(2, f"apiserver serve: --config {file}: {error}\n")
+        serve.exit(2, f"{serve.prog}: --config {file}: {error}\n")
     if not isinstance(loaded, dict):
-        serve.exit(2, f"apiserver serve: {file} must hold a mapping of flags to values\n")
+        serve.exit(2, f"{serve.prog}: {file} must hold a mapping of flags to values\n")
     settings: dict[str, Any] = {}
     engine_arguments: list[str] = []
     flags = {option.lstrip("-"): action for action in serve._actions for option in action.option_strings}
@@ -344,7 +374,7 @@ def _read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, A
         if name == "engine-args":
             engine_arguments = [str(word) for word in cast(list[Any], value)]
         elif name not in flags or name in ("config", "help"):
-            serve.exit(2, f"apiserver serve: {file}: unknown setting {key!r}\n")
+            serve.exit(2, f"{serve.prog}: {file}: unknown setting {key!r}\n")
         else:
             settings[flags[name].dest] = _checked(serve, flags[name], file, str(key), value)
     return settings, engine_arguments
@@ -354,7 +384,7 @@ def _checked(serve: argparse.ArgumentParser, action: argparse.Action, file: str,
     """A value of the file as the flag's own type would read it."""
     if action.const is True:  # a switch
         if not isinstance(value, bool):
-            serve.exit(2, f"apiserver serve: {file}: {key} must be true or false\n")
+            serve.exit(2, f"{serve.prog}: {file}: {key} must be true or false\n")
         return value
     if action.nargs == "+":
         return [str(word) for word in cast(list[Any], value)] if isinstance(value, list) else [str(value)]
@@ -362,7 +392,7 @@ def _checked(serve: argparse.ArgumentParser, action: argparse.Action, file: str,
     try:
         converted = convert(value)
     except (TypeError, ValueError):
-        serve.exit(2, f"apiserver serve: {file}: {key}: {value!r} is not a valid value\n")
+        serve.exit(2, f"{serve.prog}: {file}: {key}: {value!r} is not a valid value\n")
     if action.choices is not None and converted not in action.choices:
-        serve.exit(2, f"apiserver serve: {file}: {key} must be one of {', '.join(map(str, action.choices))}\n")
+        serve.exit(2, f"{serve.prog}: {file}: {key} must be one of {', '.join(map(str, action.choices))}\n")
     return converted

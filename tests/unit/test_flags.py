@@ -6,11 +6,12 @@ import pytest
 
 from apiserver.config import RemoteEngineSettings
 from apiserver.engine_command import core_argv
-from apiserver.engine_flags import parse_engine
-from apiserver.flags import ServeSettings, make_parsers, parse_serve
+from apiserver.flags import ServeSettings, make_parsers, parse_engine, parse_serve
 from apiserver.plan import resolve
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+ALL_CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+ENGINE_CONFIGS = [path for path in ALL_CONFIGS if path.name.startswith("engine-")]
+CONFIGS = [path for path in ALL_CONFIGS if path not in ENGINE_CONFIGS]
 
 
 def parsed(*words: str) -> ServeSettings:
@@ -30,6 +31,14 @@ def test_every_configuration_that_we_ship_loads(config: Path) -> None:
     settings = parsed("--config", str(config))
     assert settings.model
     assert settings.listen.port == 8000
+
+
+@pytest.mark.parametrize("config", ENGINE_CONFIGS, ids=lambda path: path.name)
+def test_every_configuration_of_an_engine_alone_loads(config: Path) -> None:
+    settings = parse_engine(make_parsers(), ["engine", "--config", str(config)])
+    assert settings.model
+    assert settings.listen.startswith("tcp://")
+    assert settings.keys
 
 
 def test_the_names_of_vllm_and_sglang_work() -> None:
@@ -137,19 +146,22 @@ def test_flags_that_do_not_fit_an_engine_elsewhere(
 
 def test_the_engine_alone_is_told_the_same_things(capsys: pytest.CaptureFixture[str]) -> None:
     settings = parse_engine(
-        make_parsers().command,
+        make_parsers(),
         ["engine", "m", "--listen", "tcp://*:1", "--keys", "k", "--context-length", "7", "--", "--port", "x"],
     )
     assert (settings.model, settings.engine, settings.listen, settings.keys) == ("m", "auto", "tcp://*:1", "k")
     assert (settings.max_model_len, settings.link_timeout, settings.engine_arguments) == (7, 10.0, ("--port", "x"))
     with pytest.raises(SystemExit):
-        parse_engine(make_parsers().command, ["engine", "m", "--listen", "tcp://*:1", "--link-timeout", "0"])
+        parse_engine(make_parsers(), ["engine", "m", "--listen", "tcp://*:1", "--link-timeout", "0"])
     assert "at least 1 second" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_engine(make_parsers(), ["engine", "m"])
+    assert "--listen tcp://HOST:PORT are needed" in capsys.readouterr().err
 
 
 def test_the_core_of_an_engine_alone_gets_what_it_needs() -> None:
     words = ["engine", "sim", "--engine", "sim", "--listen", "tcp://*:1", "--keys", "k", "--max-model-len", "7"]
-    argv = core_argv(parse_engine(make_parsers().command, [*words, "--", "--mode", "echo"]))
+    argv = core_argv(parse_engine(make_parsers(), [*words, "--", "--mode", "echo"]))
     assert argv[1:3] == ["-m", "engine_bridge"]
     at = argv.index("--")
     assert argv[at + 1 :] == ["--max-model-len", "7", "--mode", "echo"]
