@@ -16,18 +16,9 @@ from typing import Any
 import msgspec
 
 from engine_bridge import wire
-from engine_bridge.transport import MAX_MESSAGE_BYTES, Channel, ClientKeys, PeerGone, ZContext, dealer, remote_dealer
-from engine_bridge.wire import (
-    Accepted,
-    Capabilities,
-    EngineDown,
-    Failure,
-    Heartbeat,
-    Output,
-    Rejected,
-    Request,
-    Welcome,
-)
+from engine_bridge.pieces import cut
+from engine_bridge.transport import Channel, ClientKeys, PeerGone, ZContext, dealer, remote_dealer
+from engine_bridge.wire import Accepted, Capabilities, EngineDown, Failure, Output, Rejected, Request, Welcome
 
 Answer = wire.Output | wire.Embedding | wire.Scores | wire.AdminDone | wire.Failure
 
@@ -81,16 +72,11 @@ class EngineClient:
         self.down_reason: str | None = None
         self.rejection: str | None = None
         """Why the core will never take us; asking again would not help."""
-        self.heartbeat: Heartbeat | None = None
+        self.heartbeat: wire.Heartbeat | None = None
         """Over tcp://: the last one of this connection, and when it came (CLOCK_MONOTONIC ns)."""
         self.heard_at = 0
         self.lost_reason = ""
         """Over tcp://, for the log: how the last connection ended. Clients get `down_reason`, without addresses."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a socket; over tcp:// also if nobody has answered yet."""
-        return self._channel is not None
 
     def connect(self, address: str) -> None:
         """Connect, maybe again to a new incarnation, and shake hands; Welcome comes when the engine is loaded."""
@@ -100,10 +86,7 @@ class EngineClient:
         self._send(wire.Hello(wire.WIRE_VERSION))
 
     def connect_remote(self, address: str, keys: ClientKeys | None, silence_seconds: float) -> None:
-        """The same to a core on another machine, for one connection, which `beat` keeps alive: see link.py.
-
-        Who asks before a heartbeat has come is told that the engine cannot be reached.
-        """
+        """The same to a core on another machine, for one connection, which `beat` keeps alive: see link.py."""
         self.disconnect("the engine cannot be reached")
         socket, self._watch = remote_dealer(
             self._context, address, self._identity, keys, silence_seconds=silence_seconds, on_end=self.lose
@@ -153,6 +136,10 @@ class EngineClient:
         waiting.clear()
         for submission in submissions:
             submission.fail(EngineDead(reason))
+
+    @property
+    def has_socket(self) -> bool:
+        return self._channel is not None
 
     @property
     def in_flight(self) -> int:
@@ -221,7 +208,7 @@ class EngineClient:
             if self._watch is None:
                 channel.send([self._encode(messages)])
             else:
-                self._send_pieces(channel, messages)
+                self._send_cut(channel, messages)
         except PeerGone:
             if self._watch is None:
                 self._refuse(messages, wire.FailureKind.OVERLOADED, "the engine does not keep up")
@@ -232,20 +219,12 @@ class EngineClient:
         if channel is self._channel:
             self.lose("what is sent does not get through")
 
-    def _send_pieces(self, channel: Channel, messages: Sequence[wire.ToCore]) -> None:
-        """One message, or more where it would be larger than the core takes. Raises PeerGone."""
-        payload = self._encode(messages)
-        if len(payload) <= MAX_MESSAGE_BYTES:
-            channel.send([payload])
-            return
-        mark, own = messages[:1], messages[1:]
-        if len(own) == 1:
-            text = f"the request is too large for the engine: {len(payload)} bytes, at most {MAX_MESSAGE_BYTES}"
-            self._refuse(own, wire.FailureKind.INVALID, text)
-            return
-        half = len(own) // 2
-        self._send_pieces(channel, [*mark, *own[:half]])
-        self._send_pieces(channel, [*mark, *own[half:]])
+    def _send_cut(self, channel: Channel, messages: Sequence[wire.ToCore]) -> None:
+        for piece in cut(messages, self._encode):
+            if isinstance(piece, bytes):
+                channel.send([piece])
+            else:
+                self._refuse([piece], wire.FailureKind.INVALID, "the request is too large for the engine")
 
     def _encode(self, messages: Sequence[wire.ToCore]) -> bytes:
         """One that cannot be encoded fails alone: the others of its turn are other clients' requests."""
@@ -306,7 +285,7 @@ class EngineClient:
             case EngineDown():
                 self.lost_reason = message.message
                 self.disconnect(message.message)
-            case Heartbeat():
+            case wire.Heartbeat():
                 self.heartbeat, self.heard_at = message, time.monotonic_ns()
                 if self._mark is None:
                     self.down_reason = None  # it is there, and loads

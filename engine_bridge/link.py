@@ -44,7 +44,7 @@ class Link:
             self._heard_or_excused = now  # what the core said meanwhile waits in the socket
         self._last_tick = now
         client = self._client
-        if client.is_open:
+        if client.has_socket:
             self._keep(now)
         elif self._was_open:
             self._note_loss(now)

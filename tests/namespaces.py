@@ -5,24 +5,33 @@ Root may make them; anybody else needs unprivileged user namespaces, which some 
 
 import contextlib
 import functools
-import os
 import subprocess
 from collections.abc import Iterator, Sequence
 
-_OWNER = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+_MAKE = "ip link set lo up && ip link add near type veth peer name far"
+_AS_OWNER = ("--user", "--map-root-user")
+_INTO_OWNER = ("--user", "--preserve-credentials")
 
 
 @functools.cache
+def _tried(*owner: str) -> str | None:
+    """Why it cannot be done so; None if it can."""
+    command = ["unshare", *owner, "--net", "sh", "-c", _MAKE]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except FileNotFoundError:
+        return "there is no unshare (util-linux) here"
+    return None if done.returncode == 0 else f"not permitted here: {done.stderr.strip() or done.returncode}"
+
+
 def why_not() -> str | None:
     """What stands in the way of namespaces here; None if nothing does."""
-    make = "ip link set lo up && ip link add near type veth peer name far"
-    try:
-        done = subprocess.run(
-            ["unshare", *_OWNER, "--net", "sh", "-c", make], capture_output=True, text=True, timeout=20, check=False
-        )
-    except FileNotFoundError as error:
-        return f"there is no {error.filename} (util-linux) here"
-    return None if done.returncode == 0 else f"not permitted here: {done.stderr.strip() or done.returncode}"
+    return _tried() and _tried(*_AS_OWNER)
+
+
+def _needs_owner() -> bool:
+    """Whether it takes a user namespace, in which we are root, around the network's."""
+    return _tried() is not None
 
 
 class Machine:
@@ -30,7 +39,7 @@ class Machine:
 
     def __init__(self, holder: subprocess.Popen[bytes]) -> None:
         self.pid = holder.pid
-        owner = ["--user", "--preserve-credentials"] if _OWNER else []
+        owner = _INTO_OWNER if _needs_owner() else ()
         self.inside: Sequence[str] = ["nsenter", "--target", str(holder.pid), *owner, "--net"]
 
     def run(self, command: str) -> None:
@@ -40,12 +49,13 @@ class Machine:
 @contextlib.contextmanager
 def machine(beside: Machine | None = None) -> Iterator[Machine]:
     """A new one, with nothing but its loopback; `beside` another if cables are to join them."""
-    prefix = (
-        []
-        if beside is None or not _OWNER
-        else ["nsenter", "--target", str(beside.pid), "--user", "--preserve-credentials"]
-    )
-    owner = _OWNER if beside is None else []
+    prefix: tuple[str, ...] = ()
+    owner: tuple[str, ...] = ()
+    if _needs_owner():
+        if beside is None:
+            owner = _AS_OWNER
+        else:
+            prefix = ("nsenter", "--target", str(beside.pid), *_INTO_OWNER)
     script = "ip link set lo up && echo up && exec sleep infinity"
     command = [*prefix, "unshare", *owner, "--net", "sh", "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:

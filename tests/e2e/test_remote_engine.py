@@ -20,7 +20,7 @@ from tests.streams import OpenRequest, error_of, text_of
 pytestmark = pytest.mark.e2e
 
 LINK_SECONDS = "2"
-TEXT = "The quick brown fox jumps over the lazy dog; größer als ein Haus. " * 6
+TEXT = "The quick brown fox jumps over the lazy dog; größere Häuser überall. " * 6
 FLAGS = ("--api-server-count", "2", "--chat-template", ECHO_TEMPLATE, "--engine-link-timeout", LINK_SECONDS)
 ECHO = ("--mode", "echo", "--step-ms", "3", "--max-model-len", "20000")
 

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 
 LINK_SECONDS = 3
 ANSWER_SECONDS = 20.0
-TEXT = "The quick brown fox jumps over the lazy dog; größer als ein Haus. " * 8
+TEXT = "The quick brown fox jumps over the lazy dog; größere Häuser überall. " * 8
 
 
 @dataclass

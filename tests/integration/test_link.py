@@ -133,7 +133,7 @@ def test_a_core_of_another_version_is_not_asked_again_over_the_network_either() 
         core.say(wire.Rejected(99, "the engine core speaks wire version 99, this API server 1"))
         await until(lambda: client.rejection, "a rejection")
         core.close()
-        assert not client.is_open
+        assert not client.has_socket
 
     run_remote(test)
 
