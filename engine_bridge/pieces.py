@@ -9,8 +9,8 @@ Encode = Callable[[Sequence[ToCore]], bytes]
 
 
 def cut(messages: Sequence[ToCore], encode: Encode) -> Iterator[bytes | ToCore]:
-    """Nearly always one payload; each begins with the first message, the epoch. One that is too large alone is given back
-    as it is."""
+    """Nearly always one payload; each begins with the first message, the epoch. One that is too large by itself is
+    given back as it is."""
     payload = encode(messages)
     if len(payload) <= MAX_MESSAGE_BYTES:
         yield payload
