@@ -27,7 +27,7 @@ def announce(
     key = " -H 'authorization: Bearer KEY'" if settings.access.api_keys else ""
     text = f"""
   model       {", ".join(names)}  ({model.path})
-  engine      {model.engine}, pid {row.get(Field.PID)}
+  engine      {_engine(settings, model, row)}
   tokenizer   {backend}
   address     {listen.uds or base}
   API servers {board.count}, pids {pids}; supervisor {os.getpid()}
@@ -40,6 +40,12 @@ def announce(
     with contextlib.suppress(OSError):  # nobody reads it (any more): no reason to stop serving
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def _engine(settings: ServeSettings, model: Plan, row: EngineRow) -> str:
+    if settings.remote is not None:
+        return f"at {settings.remote.address}"
+    return f"{model.engine}, pid {row.get(Field.PID)}"
 
 
 def base_url(settings: ServeSettings, port: int) -> str:

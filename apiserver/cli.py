@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from apiserver.flags import make_parsers, parse_serve
+from apiserver.flags import make_parsers, parse_engine, parse_serve
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,11 +22,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 3
         except KeyboardInterrupt:
             return 130
+    if words[:1] == ["engine"]:
+        from apiserver import engine_command
+
+        return engine_command.run(parse_engine(parsers, words))
     options = parsers.command.parse_args(words)
     if options.command == "scale":
         from apiserver import scale_command
 
         return scale_command.run(options.count, port=options.port, pid=options.pid)
+    if options.command == "keys":
+        from apiserver import key_command
+
+        return key_command.run(options.directory, options.client)
     from apiserver import model_commands
 
     return model_commands.run(options.action or "list", getattr(options, "name", None))

@@ -43,6 +43,15 @@ class ListenSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteEngineSettings:
+    """The engine core of another machine, that this pool uses instead of one of its own."""
+
+    address: str  # tcp://HOST:PORT
+    keys: str | None  # a directory made by `apiserver keys`; None only on the loopback
+    silence_seconds: float  # without a heartbeat for so long, it is gone
+
+
+@dataclass(frozen=True, slots=True)
 class HttpSettings:
     """The HTTP edge. Times in seconds, sizes in bytes."""
 
@@ -76,6 +85,7 @@ class StoreSettings:
     max_age_seconds: float = 30 * 24 * 3600.0  # OpenAI's
 
 
+@dataclass(frozen=True, slots=True)
 class EngineCare:
     """When the engine core counts as dead, and what follows. Times in seconds."""
 

@@ -12,7 +12,17 @@ import yaml
 from apiserver import __version__
 from apiserver.board import MAX_SLOTS
 from apiserver.card import Limits
-from apiserver.config import AccessSettings, BackendName, EngineCare, HttpSettings, ListenSettings, Order, StoreSettings
+from apiserver.config import (
+    AccessSettings,
+    BackendName,
+    EngineCare,
+    HttpSettings,
+    ListenSettings,
+    Order,
+    RemoteEngineSettings,
+    StoreSettings,
+)
+from apiserver.engine_flags import EngineSettings, add_engine, add_keys
 
 _DESCRIPTION = """\
 A pool of forked API servers in front of one LLM or embedding engine.
@@ -23,6 +33,9 @@ A pool of forked API servers in front of one LLM or embedding engine.
   apiserver serve sim --engine sim             the simulated engine, for load tests
   apiserver models                             the demo models
   apiserver scale 8                            more or fewer API servers for the running pool
+  apiserver engine MODEL --listen tcp://…      an engine core alone, for pools on other machines …
+  apiserver serve MODEL --engine-address tcp://…                                  … which use it so
+  apiserver keys DIR --client NAME             the keys that both need
 
 What stands after -- goes to the engine untouched.
 """
@@ -59,6 +72,7 @@ class ServeSettings:
     access: AccessSettings
     limits: Limits
     store: StoreSettings | None
+    remote: RemoteEngineSettings | None
     engine_arguments: tuple[str, ...]
 
 
@@ -71,10 +85,11 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """The command's parser, and the one of `serve` (a configuration file's names are looked up there)."""
+    """The command's parser, and those of `serve` and `engine` (a configuration file's names are looked up there)."""
 
     command: argparse.ArgumentParser
     serve: argparse.ArgumentParser
+    engine: argparse.ArgumentParser
 
 
 def make_parsers() -> Parsers:
@@ -83,6 +98,9 @@ def make_parsers() -> Parsers:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     serve = commands.add_parser("serve", help="serve a model", description="Serve a model with a pool of API servers.")
     _add_serve(serve)
+    engine = commands.add_parser("engine", help="an engine core alone, for pools on other machines")
+    add_engine(engine)
+    add_keys(commands.add_parser("keys", help="make the keys that pools and an engine on another machine need"))
     models = commands.add_parser("models", help="list, fetch and find the demo models")
     actions = models.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser)
     actions.add_parser("list", help="what there is (the default)")
@@ -93,7 +111,7 @@ def make_parsers() -> Parsers:
     scale.add_argument("count", type=int, metavar="N", help="how many there should be")
     scale.add_argument("--port", type=int, help="of the pool that listens there; needed only if several run")
     scale.add_argument("--pid", type=int, help="of the pool whose supervisor has this number")
-    return Parsers(parser, serve)
+    return Parsers(parser, serve, engine)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +141,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--any-model", action="store_true", help="accept every model name")
     group.add_argument("--max-model-len", "--context-length", type=int, help="prompt plus output tokens, at most")
+    _add_remote(parser)
     group = parser.add_argument_group("pool")
     group.add_argument(
         "--api-server-count", "-asc", "--tokenizer-worker-num", type=int, default=4, metavar="N", help="default 4"
@@ -203,6 +222,19 @@ def _add_engine_care(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def _add_remote(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("an engine on another machine (apiserver engine)")
+    group.add_argument("--engine-address", metavar="tcp://HOST:PORT", help="use that one; start none here")
+    group.add_argument("--keys", metavar="DIR", help="this pool's, made by apiserver keys; needed off the loopback")
+    group.add_argument(
+        "--engine-link-timeout",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="a connection that has brought no heartbeat for so long is lost, and whoever waits gets an error",
+    )
+
+
 def _add_http(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("HTTP")
     group.add_argument("--host", default="127.0.0.1")
@@ -260,13 +292,7 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
     """`arguments` begin with "serve". Exits with the parser's message when they are wrong."""
     parser, serve = parsers.command, parsers.serve
-    own, engine_arguments = _split(arguments)
-    options = parser.parse_args(own)
-    if options.config is not None:
-        from_file, more = _read_config(serve, options.config)
-        serve.set_defaults(**from_file)
-        options = parser.parse_args(own)
-        engine_arguments = [*more, *engine_arguments]
+    options, engine_arguments = _parse(parser, serve, arguments)
     model = options.model_positional or options.model
     if model is None:
         parser.exit(2, "apiserver serve: which MODEL? 'apiserver models' lists the demo models.\n")
@@ -299,8 +325,43 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         access=_access(options),
         limits=Limits(**{name: getattr(options, name) for name in Limits.__dataclass_fields__}),
         store=_store(options),
+        remote=_remote(parser, options, engine_arguments),
         engine_arguments=tuple(engine_arguments),
     )
+
+
+def parse_engine(parsers: Parsers, arguments: Sequence[str]) -> EngineSettings:
+    """`arguments` begin with "engine". Exits with the parser's message when they are wrong."""
+    parser = parsers.engine
+    options, engine_arguments = _parse(parsers.command, parser, arguments)
+    model = options.model_positional or options.model
+    if model is None or options.listen is None:
+        parser.error("a MODEL and --listen tcp://HOST:PORT are needed")
+    if options.link_timeout < 1:
+        parser.error("--link-timeout must be at least 1 second")
+    return EngineSettings(
+        model=model,
+        engine=options.engine,
+        listen=options.listen,
+        keys=options.keys,
+        max_model_len=options.max_model_len,
+        link_timeout=options.link_timeout,
+        engine_arguments=tuple(engine_arguments),
+    )
+
+
+def _parse(
+    command: argparse.ArgumentParser, own: argparse.ArgumentParser, arguments: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """The options, from the words and the file that they name, and what is for the engine."""
+    words, engine_arguments = _split(arguments)
+    options = command.parse_args(words)
+    if options.config is not None:
+        from_file, more = _read_config(own, options.config)
+        own.set_defaults(**from_file)
+        options = command.parse_args(words)
+        engine_arguments = [*more, *engine_arguments]
+    return options, engine_arguments
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -308,13 +369,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(f"--api-server-count must be 1 to {MAX_SLOTS}")
     if options.api_server_timeout < 1:
         parser.error("--api-server-timeout must be at least 1 second")
-    if options.max_requests_per_worker < 0:
-        parser.error("--max-requests-per-worker must be at least 1, or 0 for never")
-    if options.engine_restart_limit < 1:
-        parser.error("--engine-restart-limit must be at least 1; for none there is --engine-restart never")
-    for name in ("engine_heartbeat_timeout", "engine_stall_timeout", "engine_load_timeout", "engine_restart_window"):
-        if not getattr(options, name) >= 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1 second")
+    _check_engine_care(parser, options)
     if any(not key for key in options.api_key or ()):
         parser.error("--api-key must not be empty (an unset variable?)")
     if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
@@ -325,6 +380,16 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("--responses-max-bytes and --responses-max-age must be above 0")
     if options.root_path and not options.root_path.startswith("/"):
         parser.error("--root-path must begin with /")
+
+
+def _check_engine_care(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.max_requests_per_worker < 0:
+        parser.error("--max-requests-per-worker must be at least 1, or 0 for never")
+    if options.engine_restart_limit < 1:
+        parser.error("--engine-restart-limit must be at least 1; for none there is --engine-restart never")
+    for name in ("engine_heartbeat_timeout", "engine_stall_timeout", "engine_load_timeout", "engine_restart_window"):
+        if not getattr(options, name) >= 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1 second")
 
 
 def _store(options: argparse.Namespace) -> StoreSettings | None:
@@ -342,6 +407,22 @@ def _engine_care(options: argparse.Namespace) -> EngineCare:
         stall_seconds=options.engine_stall_timeout,
         load_seconds=options.engine_load_timeout,
     )
+
+
+def _remote(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, engine_arguments: Sequence[str]
+) -> RemoteEngineSettings | None:
+    if options.engine_address is None:
+        if options.keys is not None:
+            parser.error("--keys are for --engine-address")
+        return None
+    if engine_arguments:
+        parser.error(
+            "flags of the engine (after --, or engine_args) belong to apiserver engine, not to --engine-address"
+        )
+    if options.engine_link_timeout < 1:
+        parser.error("--engine-link-timeout must be at least 1 second")
+    return RemoteEngineSettings(options.engine_address, options.keys, options.engine_link_timeout)
 
 
 def _listen(options: argparse.Namespace) -> ListenSettings:
@@ -401,9 +482,9 @@ def _read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, A
     try:
         loaded: Any = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
     except (OSError, yaml.YAMLError) as error:
-        serve.exit(2, f"apiserver serve: --config {file}: {error}\n")
+        serve.exit(2, f"{serve.prog}: --config {file}: {error}\n")
     if not isinstance(loaded, dict):
-        serve.exit(2, f"apiserver serve: {file} must hold a mapping of flags to values\n")
+        serve.exit(2, f"{serve.prog}: {file} must hold a mapping of flags to values\n")
     settings: dict[str, Any] = {}
     engine_arguments: list[str] = []
     flags = {option.lstrip("-"): action for action in serve._actions for option in action.option_strings}
@@ -412,7 +493,7 @@ def _read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, A
         if name == "engine-args":
             engine_arguments = [str(word) for word in cast(list[Any], value)]
         elif name not in flags or name in ("config", "help"):
-            serve.exit(2, f"apiserver serve: {file}: unknown setting {key!r}\n")
+            serve.exit(2, f"{serve.prog}: {file}: unknown setting {key!r}\n")
         else:
             settings[flags[name].dest] = _checked(serve, flags[name], file, str(key), value)
     return settings, engine_arguments
@@ -422,7 +503,7 @@ def _checked(serve: argparse.ArgumentParser, action: argparse.Action, file: str,
     """A value of the file as the flag's own type would read it."""
     if action.const is True:  # a switch
         if not isinstance(value, bool):
-            serve.exit(2, f"apiserver serve: {file}: {key} must be true or false\n")
+            serve.exit(2, f"{serve.prog}: {file}: {key} must be true or false\n")
         return value
     if action.nargs == "+":
         return [str(word) for word in cast(list[Any], value)] if isinstance(value, list) else [str(value)]
@@ -430,7 +511,7 @@ def _checked(serve: argparse.ArgumentParser, action: argparse.Action, file: str,
     try:
         converted = convert(value)
     except (TypeError, ValueError):
-        serve.exit(2, f"apiserver serve: {file}: {key}: {value!r} is not a valid value\n")
+        serve.exit(2, f"{serve.prog}: {file}: {key}: {value!r} is not a valid value\n")
     if action.choices is not None and converted not in action.choices:
-        serve.exit(2, f"apiserver serve: {file}: {key} must be one of {', '.join(map(str, action.choices))}\n")
+        serve.exit(2, f"{serve.prog}: {file}: {key} must be one of {', '.join(map(str, action.choices))}\n")
     return converted

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 import time
@@ -19,6 +20,7 @@ from apiserver.board import Board
 from apiserver.config import ModelSettings
 from apiserver.control import ControlSocket
 from apiserver.crew import Crew
+from apiserver.engine_elsewhere import EngineElsewhere
 from apiserver.engine_keeper import EngineCommand, EngineKeeper
 from apiserver.flags import ServeSettings
 from apiserver.http.app import ROUTES
@@ -34,6 +36,8 @@ from apiserver.store import StoreError, prepare
 from apiserver.supervisor import SIGNALS, Patience, Supervisor
 from apiserver.tokenizer.messages import TemplateError
 from apiserver.tokenizer.source import TokenizerError
+from engine_bridge.address import BadAddress, to_connect
+from engine_bridge.keys import KeyProblem, read_client_keys
 from engine_bridge.status import EngineRow, make_descriptor
 
 T = TypeVar("T")
@@ -63,6 +67,7 @@ def _stop_early(number: int, frame: object) -> NoReturn:
 
 
 def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path) -> int:
+    remote = _remote(settings)
     try:
         model = resolve(settings)
         text = read_text(settings, model)
@@ -91,6 +96,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         engine_row=row,
         listeners=(listener,),
         engine_address=engine_address,
+        remote=remote,
         inline=inline,
         threaded=threaded,
         pace=pace,
@@ -124,7 +130,9 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
             liveness_seconds=settings.api_server_timeout,
             max_requests=settings.max_requests_per_worker,
         ),
-        EngineKeeper(engine_command, row, settings.engine_care, blocked=SIGNALS),
+        EngineElsewhere(row)
+        if remote is not None
+        else EngineKeeper(engine_command, row, settings.engine_care, blocked=SIGNALS),
         control,
         Patience(settings.drain_delay, settings.http.drain_seconds),
         about={
@@ -164,6 +172,19 @@ def _model_settings(settings: ServeSettings, names: tuple[str, ...], template: s
         reasoning_parser=reasoning.name,
         reasoning_parser_reason=reasoning.reason,
     )
+
+
+def _remote(settings: ServeSettings) -> worker.RemoteCore | None:
+    """Read before the fork: the API servers need not be able to read the keys. Raises LaunchError."""
+    remote = settings.remote
+    if remote is None:
+        return None
+    try:
+        address = to_connect(remote.address, with_keys=remote.keys is not None)
+        keys = read_client_keys(Path(remote.keys)) if remote.keys is not None else None
+    except (BadAddress, KeyProblem) as error:
+        raise LaunchError(str(error)) from error
+    return worker.RemoteCore(address, keys, remote.silence_seconds, secrets.token_hex(4))
 
 
 def _in_own_arena(load: Callable[[], T]) -> T:

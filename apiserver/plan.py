@@ -32,6 +32,8 @@ def resolve(settings: ServeSettings) -> Plan:
     """Which files, fetched if need be. Raises ModelError or LaunchError."""
     if settings.engine == "sim":
         return Plan(settings.model, settings.model, "sim", settings.tokenizer)
+    if settings.remote is not None:
+        return _resolve_text(settings)
     model = models.resolve(settings.model, engine=None if settings.engine == "auto" else settings.engine)
     if model.engine not in ("llamacpp", "onnx"):
         raise LaunchError(f"{settings.model} wants the engine {model.engine}, which this version does not have yet")
@@ -43,6 +45,21 @@ def resolve(settings: ServeSettings) -> Plan:
     template = models.data_file(demo.chat_template) if demo.chat_template is not None else None
     tokenizer = settings.tokenizer or model.tokenizer
     return Plan(model.name, model.path, model.engine, tokenizer, template, demo.engine_arguments)
+
+
+def _resolve_text(settings: ServeSettings) -> Plan:
+    """Only what turns text into ids: the weights are where the engine is. Raises ModelError."""
+    name, engine = settings.model, "remote" if settings.engine == "auto" else settings.engine
+    demo = models.DEMO_MODELS.get(name)
+    if demo is None:
+        path = Path(name).expanduser()
+        short = path.resolve().name if path.is_dir() else path.stem if path.is_file() else name
+        return Plan(short, name, engine, settings.tokenizer or str(path))
+    if settings.tokenizer is None and demo.tokenizer is None:
+        models.fetch(name)  # its tokenizer is inside
+    tokenizer = settings.tokenizer or models.resolve(name).tokenizer
+    template = models.data_file(demo.chat_template) if demo.chat_template is not None else None
+    return Plan(name, name, demo.engine, tokenizer, template)
 
 
 @dataclass(frozen=True, slots=True)

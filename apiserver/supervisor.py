@@ -19,6 +19,7 @@ from apiserver import child
 from apiserver.board import MAX_SLOTS, Board, Cell
 from apiserver.control import ControlSocket, Document
 from apiserver.crew import Crew
+from apiserver.engine_elsewhere import EngineElsewhere
 from apiserver.engine_keeper import EngineKeeper
 from apiserver.exit_code import ExitCode
 
@@ -65,7 +66,7 @@ class Supervisor:
         board: Board,
         listeners: Sequence[socket.socket],
         crew: Crew,
-        engine: EngineKeeper,
+        engine: EngineKeeper | EngineElsewhere,
         control: ControlSocket,
         patience: Patience,
         *,

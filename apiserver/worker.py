@@ -30,10 +30,12 @@ from apiserver.pipeline.lane import Lane
 from apiserver.pipeline.pace import Pace
 from apiserver.pipeline.preprocess import Preprocessor
 from apiserver.protocol.responses_object import lost
+from apiserver.remote_engine import RemoteEngine
 from apiserver.store import Store
 from engine_bridge.client import EngineClient
+from engine_bridge.link import Link
 from engine_bridge.status import EngineRow, EngineState, Field
-from engine_bridge.transport import make_context
+from engine_bridge.transport import ClientKeys, make_context
 
 _BEAT_SECONDS = 0.1
 # A request makes a few hundred containers and next to no cycles: with Python's own 700 for the youngest generation the
@@ -47,6 +49,16 @@ log = logging.getLogger("apiserver.worker")
 
 
 @dataclass(frozen=True)
+class RemoteCore:
+    """An engine core on another machine, and how this pool of API servers meets it."""
+
+    address: str
+    keys: ClientKeys | None
+    silence_seconds: float
+    pool_id: str  # API servers of two pools may have the same slot and pid
+
+
+@dataclass(frozen=True)
 class Preloaded:
     """What the parent loaded before the fork; every worker has it copy-on-write."""
 
@@ -54,6 +66,7 @@ class Preloaded:
     engine_row: EngineRow
     listeners: Sequence[socket.socket]
     engine_address: Callable[[int], str]  # epoch → address
+    remote: RemoteCore | None  # instead of a core of our own
     inline: Preprocessor
     threaded: Preprocessor
     pace: Pace
@@ -99,8 +112,9 @@ class _Worker:
             loop.add_signal_handler(number, self._on_stop_signal, number)
         self._lane = Lane(preloaded.inline, preloaded.threaded, preloaded.pace, preloaded.preprocess_order)
         context = make_context()
-        client = EngineClient(context, f"api-{slot.number}.{os.getpid()}", on_change=self._on_engine_change)
+        client = EngineClient(context, self._identity(), on_change=self._on_engine_change)
         self._client = client
+        self._remote = self._remote_engine(client)
         heart = asyncio.create_task(self._beat())
         preloaded.metrics.bind(slot.metrics)
         server = HttpServer(
@@ -126,6 +140,17 @@ class _Worker:
         if self._store is not None:
             await self._store.close()
         return self._exit_code()
+
+    def _identity(self) -> str:
+        name, remote = f"api-{self._slot.number}.{os.getpid()}", self._preloaded.remote
+        return name if remote is None else f"{remote.pool_id}/{name}"
+
+    def _remote_engine(self, client: EngineClient) -> RemoteEngine | None:
+        preloaded, remote = self._preloaded, self._preloaded.remote
+        if remote is None:
+            return None
+        link = Link(client, remote.address, remote.keys, remote.silence_seconds)
+        return RemoteEngine(client, link, preloaded.engine_row, preloaded.board, self._slot)
 
     def _exit_code(self) -> int:
         if self._client.rejection is None:
@@ -219,6 +244,9 @@ class _Worker:
 
         Also while we drain, for the last requests of our connections; only when all were told that it is over, no more.
         """
+        if self._remote is not None:
+            self._remote.follow()
+            return
         client, row = self._client, self._preloaded.engine_row
         epoch = row.get(Field.EPOCH)
         is_another = epoch != self._connected_to

@@ -6,21 +6,27 @@ import gc
 import importlib
 import logging
 import os
+import secrets
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Protocol, cast
 
 import uvloop
 
+from engine_bridge.address import BadAddress, is_tcp, to_listen
 from engine_bridge.core import Core
 from engine_bridge.engines import Engine, EngineError
-from engine_bridge.status import EngineRow, EngineState, Field
+from engine_bridge.gate import Gate
+from engine_bridge.keys import AllowList, KeyProblem, read_server_keys
+from engine_bridge.status import EngineRow, EngineState, Field, make_descriptor
 from engine_bridge.transport import make_context
 
 ENGINES = ("sim", "llamacpp", "onnx")
 EXIT_CANNOT_START = 3
 _GC_THRESHOLDS = (10_000, 20, 50)  # a step makes many containers and no cycles
+_EPOCH_BITS = 50  # of chance: an epoch is shown in JSON, whose readers take integers for floats
 
 
 class EngineModule(Protocol):
@@ -36,21 +42,30 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--engine", choices=ENGINES, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--address", required=True, help="where to bind the ROUTER socket")
-    parser.add_argument("--epoch", type=int, default=1, help="which incarnation of the core this is")
-    parser.add_argument("--status-fd", type=int, required=True, help="descriptor of the engine's row of shared memory")
+    parser.add_argument("--epoch", type=int, help="which incarnation of the core this is (default: a random number)")
+    parser.add_argument("--status-fd", type=int, help="descriptor of the engine's row of shared memory")
+    parser.add_argument("--keys", metavar="DIR", help="over tcp://: server.secret, and clients/, who may connect")
+    parser.add_argument("--link-timeout", type=float, default=10.0, help="over tcp://: seconds of silence")
     parser.add_argument("engine_arguments", nargs="*", help="after --: for the engine")
     return parser.parse_args(arguments)
 
 
 async def serve(engine: Engine, row: EngineRow, options: argparse.Namespace) -> None:
-    core = Core(engine, row, epoch=options.epoch)
+    address = to_listen(options.address, with_keys=bool(options.keys)) if is_tcp(options.address) else options.address
+    directory = Path(options.keys) if options.keys else None
+    keys = read_server_keys(directory) if directory is not None else None
+    epoch = options.epoch or 1 + secrets.randbits(_EPOCH_BITS)
+    core = Core(engine, row, epoch=epoch, silence_seconds=options.link_timeout)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, core.stop)
     context = make_context()
+    gate = Gate(context, AllowList(directory / "clients")) if directory is not None else None
     try:
-        await core.run(context, options.address)
+        await core.run(context, address, keys)
     finally:
+        if gate is not None:
+            gate.close()
         context.term()
 
 
@@ -58,7 +73,7 @@ def main() -> int:
     options = parse(sys.argv[1:])
     logging.basicConfig(level=logging.INFO, format="engine  %(levelname)s %(message)s", stream=sys.stderr)
     gc.set_threshold(*_GC_THRESHOLDS)
-    row = EngineRow.attach(options.status_fd)
+    row = EngineRow.attach(make_descriptor() if options.status_fd is None else options.status_fd)
     row.set(Field.PID, os.getpid())
     row.set(Field.STARTED, time.monotonic_ns())
     row.beat(0, 0)
@@ -66,7 +81,7 @@ def main() -> int:
     try:
         engine = module.create(options.model, options.engine_arguments)
         uvloop.run(serve(engine, row, options))
-    except EngineError as error:
+    except (EngineError, KeyProblem, BadAddress) as error:
         logging.getLogger("engine_bridge").error("%s", error)
         row.state = EngineState.DEAD
         return EXIT_CANNOT_START

@@ -8,6 +8,7 @@ one merged piece of text and not a queue.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -15,10 +16,13 @@ from typing import Any
 import msgspec
 
 from engine_bridge import wire
-from engine_bridge.transport import Channel, PeerGone, ZContext, dealer
+from engine_bridge.pieces import cut
+from engine_bridge.transport import Channel, ClientKeys, PeerGone, ZContext, dealer, remote_dealer
 from engine_bridge.wire import Accepted, Capabilities, EngineDown, Failure, Output, Rejected, Request, Welcome
 
 Answer = wire.Output | wire.Embedding | wire.Scores | wire.AdminDone | wire.Failure
+
+_REASON_SECONDS = 0.1  # until ZMQ has said why nothing can be sent any more
 
 _ENDS = frozenset((Failure, wire.Scores, wire.AdminDone))
 
@@ -56,6 +60,8 @@ class EngineClient:
         self._identity = identity.encode()
         self._on_change = on_change
         self._channel: Channel | None = None
+        self._watch: Channel | None = None  # over tcp://, on how the connection ends
+        self._mark: wire.ForEpoch | None = None  # over tcp://, the first entry of every message
         self._next_id = 0
         self._outbox: list[wire.ToCore] = []
         self._waiting: dict[int, Submission] = {}
@@ -66,6 +72,11 @@ class EngineClient:
         self.down_reason: str | None = None
         self.rejection: str | None = None
         """Why the core will never take us; asking again would not help."""
+        self.heartbeat: wire.Heartbeat | None = None
+        """Over tcp://: the last one of this connection, and when it came (CLOCK_MONOTONIC ns)."""
+        self.heard_at = 0
+        self.lost_reason = ""
+        """Over tcp://, for the log: how the last connection ended. Clients get `down_reason`, without addresses."""
 
     def connect(self, address: str) -> None:
         """Connect, maybe again to a new incarnation, and shake hands; Welcome comes when the engine is loaded."""
@@ -74,12 +85,39 @@ class EngineClient:
         self._channel = Channel(dealer(self._context, address, self._identity), self._on_message)
         self._send(wire.Hello(wire.WIRE_VERSION))
 
+    def connect_remote(self, address: str, keys: ClientKeys | None, silence_seconds: float) -> None:
+        """The same to a core on another machine, for one connection, which `beat` keeps alive: see link.py."""
+        self.disconnect("the engine cannot be reached")
+        socket, self._watch = remote_dealer(
+            self._context, address, self._identity, keys, silence_seconds=silence_seconds, on_end=self.lose
+        )
+        self._channel = Channel(socket, self._on_message)
+        self.beat()
+
+    def beat(self) -> None:
+        """Over tcp://: say that we are here. Until it is answered, a beat is the Hello: it may have been lost."""
+        if self._mark is None:
+            self._send(wire.Hello(wire.WIRE_VERSION, heartbeats=True))
+        elif not self._outbox:
+            self._outbox.append(self._mark)
+            self._loop.call_soon(self._flush)
+
+    def lose(self, reason: str) -> None:
+        """Over tcp://: there is no connection (any more)."""
+        self.lost_reason = reason
+        self.disconnect("the connection to the engine was lost" if self.epoch else "the engine cannot be reached")
+
     def disconnect(self, reason: str) -> None:
         """Drop the socket and fail whoever waits with EngineDead."""
         self._outbox.clear()
         if self._channel is not None:
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
             self._channel.close()
             self._channel = None
+        self.heartbeat = None
+        self._mark = None
         self.retire(reason)
         self._on_change()
 
@@ -98,6 +136,10 @@ class EngineClient:
         waiting.clear()
         for submission in submissions:
             submission.fail(EngineDead(reason))
+
+    @property
+    def has_socket(self) -> bool:
+        return self._channel is not None
 
     @property
     def in_flight(self) -> int:
@@ -153,16 +195,36 @@ class EngineClient:
     def _send(self, message: wire.ToCore) -> None:
         if not self._outbox:
             self._loop.call_soon(self._flush)
+            if self._mark is not None:
+                self._outbox.append(self._mark)
         self._outbox.append(message)
 
     def _flush(self) -> None:
         messages, self._outbox = self._outbox, []
-        if self._channel is None or not messages:
+        channel = self._channel
+        if channel is None or not messages:
             return
         try:
-            self._channel.send([self._encode(messages)])
+            if self._watch is None:
+                channel.send([self._encode(messages)])
+            else:
+                self._send_cut(channel, messages)
         except PeerGone:
-            self._refuse(messages, wire.FailureKind.OVERLOADED, "the engine does not keep up")
+            if self._watch is None:
+                self._refuse(messages, wire.FailureKind.OVERLOADED, "the engine does not keep up")
+            else:  # no connection, or one that has taken nothing for long
+                self._loop.call_later(_REASON_SECONDS, self._give_up, channel)
+
+    def _give_up(self, channel: Channel) -> None:
+        if channel is self._channel:
+            self.lose("what is sent does not get through")
+
+    def _send_cut(self, channel: Channel, messages: Sequence[wire.ToCore]) -> None:
+        for piece in cut(messages, self._encode):
+            if isinstance(piece, bytes):
+                channel.send([piece])
+            else:
+                self._refuse([piece], wire.FailureKind.INVALID, "the request is too large for the engine")
 
     def _encode(self, messages: Sequence[wire.ToCore]) -> bytes:
         """One that cannot be encoded fails alone: the others of its turn are other clients' requests."""
@@ -221,7 +283,12 @@ class EngineClient:
                 self.rejection = message.message
                 self.disconnect(message.message)
             case EngineDown():
+                self.lost_reason = message.message
                 self.disconnect(message.message)
+            case wire.Heartbeat():
+                self.heartbeat, self.heard_at = message, time.monotonic_ns()
+                if self._mark is None:
+                    self.down_reason = None  # it is there, and loads
             case _:
                 raise AssertionError(f"not a control message: {message}")
 
@@ -232,6 +299,10 @@ class EngineClient:
             return
         self.capabilities = welcome.capabilities
         self.epoch = welcome.epoch
+        if self._watch is not None:
+            self._mark = wire.ForEpoch(welcome.epoch)
+            if self._outbox:
+                self._outbox.insert(0, self._mark)
         self._on_change()
 
 

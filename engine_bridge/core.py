@@ -12,22 +12,27 @@ from typing import Any
 import msgspec
 
 from engine_bridge import wire
+from engine_bridge.address import is_tcp
 from engine_bridge.engines import Answer, Engine, EngineError, EngineRefusal, Key
+from engine_bridge.figures import heartbeat_of
+from engine_bridge.peers import Peers
 from engine_bridge.status import EngineRow, EngineState, Field
-from engine_bridge.transport import CannotBind, Channel, PeerGone, ZContext, router
+from engine_bridge.transport import CannotBind, Channel, PeerGone, ServerKeys, ZContext, address_of, router
 from engine_bridge.wire import Failure, FailureKind, Output
 
 _BEAT_SECONDS = 0.1
 _PROBE_BEATS = 3  # every so many beats an empty message to every API server: sending is how a dead one is noticed
 _LAST_WORDS_SECONDS = 0.5  # how long what is unsent may still leave when the core ends
+_NOTHING = wire.encode([])
 
 log = logging.getLogger("engine_bridge.core")
 
 
 class Core:
-    """Call `run` once; it returns when `stop` was called."""
+    """Call `run` once; it returns when `stop` was called. An API server on another machine that has been silent for
+    `silence_seconds` is gone."""
 
-    def __init__(self, engine: Engine, row: EngineRow, *, epoch: int) -> None:
+    def __init__(self, engine: Engine, row: EngineRow, *, epoch: int, silence_seconds: float = 10.0) -> None:
         self._engine = engine
         self._row = row
         self._epoch = epoch
@@ -38,17 +43,24 @@ class Core:
         self._by_client_id: dict[str, set[Key]] = {}
         self._outbox: dict[bytes, list[wire.ToServer]] = {}
         self._doing: set[asyncio.Task[None]] = set()  # Admin messages
+        self._remote = Peers(silence_seconds)  # those of them who are on other machines
         self._channel: Channel | None = None
+        self.address: str | None = None
+        """Where it is bound, once it is; the real port, also where port 0 was asked for."""
 
     def stop(self) -> None:
         self._stopping.set()
 
-    async def run(self, context: ZContext, address: str) -> None:
+    async def run(self, context: ZContext, address: str, keys: ServerKeys | None = None) -> None:
         """Bind, load the engine, serve until stopped. Raises EngineError if the engine cannot start."""
         try:
-            self._channel = Channel(router(context, address), self._on_message)
+            socket = router(context, address, keys, silence_seconds=self._remote.limit_seconds)
         except CannotBind as error:
             raise EngineError(str(error)) from error
+        self.address = address_of(socket)
+        if is_tcp(address):
+            log.info("listening on %s (epoch %d%s)", self.address, self._epoch, "" if keys else ", without keys")
+        self._channel = Channel(socket, self._on_message)
         beat = asyncio.create_task(self._beat())
         try:
             if await self._load():
@@ -87,6 +99,11 @@ class Core:
         except (ValueError, msgspec.DecodeError, RecursionError):
             self._row.add(Field.JUNK, 1)  # not of our kind: nothing in it is looked at
             return
+        if messages and type(messages[0]) is wire.ForEpoch and not self._hear(identity, messages[0].epoch):
+            return
+        self._on_messages(identity, messages)
+
+    def _on_messages(self, identity: bytes, messages: Sequence[wire.ToCore]) -> None:
         submitted: list[tuple[Key, wire.Request]] = []
         for message in messages:
             match message:
@@ -101,6 +118,8 @@ class Core:
                     self._abort_by_client_id(message.client_request_id)
                 case wire.Hello():
                     self._greet(identity, message)
+                case wire.ForEpoch():
+                    pass  # heeded already
         # An Abort behind its own request in one message: what the client gave up at once never starts.
         submitted = [entry for entry in submitted if self._is_known(entry[0])]
         if submitted:
@@ -144,12 +163,24 @@ class Core:
     def _greet(self, identity: bytes, hello: wire.Hello) -> None:
         if hello.wire_version != wire.WIRE_VERSION:
             text = f"the engine core speaks wire version {wire.WIRE_VERSION}, this API server {hello.wire_version}"
+            log.warning("refused %s: %s", identity.decode(errors="replace"), text)
             self._queue(identity, wire.Rejected(wire.WIRE_VERSION, text))
             return
         self._abort_all(identity)  # whoever begins anew waits for nothing
         self._requests[identity] = {}
+        if hello.heartbeats:
+            self._remote.expect(identity, asyncio.get_running_loop().time())
         if self._capabilities is not None:
             self._queue(identity, self._welcome(self._capabilities))
+
+    def _hear(self, identity: bytes, epoch: int) -> bool:
+        """A message over tcp:// begins: whether what follows is for us, from somebody we know."""
+        if epoch == self._epoch and identity in self._requests:
+            self._remote.hear(identity, asyncio.get_running_loop().time())
+            return True
+        text = "the engine was restarted" if epoch != self._epoch else "the engine core does not know this API server"
+        self._queue(identity, wire.EngineDown(text))
+        return False
 
     def _welcome(self, capabilities: wire.Capabilities) -> wire.Welcome:
         return wire.Welcome(wire.WIRE_VERSION, self._epoch, capabilities)
@@ -261,6 +292,7 @@ class Core:
             log.info("%s is gone; aborting its %d requests", identity.decode(errors="replace"), len(requests))
         self._abort_all(identity)
         del self._requests[identity]
+        self._remote.forget(identity)
 
     @property
     def _has_work(self) -> bool:
@@ -269,16 +301,23 @@ class Core:
 
     async def _beat(self) -> None:
         beats = 0
-        nothing = wire.encode([])
         while True:
             self._row.beat(*self._engine.counts())
             if not self._has_work:
                 self._row.note_output()
             beats += 1
             if beats % _PROBE_BEATS == 0:
-                for identity in self._requests:
-                    self._send(identity, nothing)
+                self._probe()
             await asyncio.sleep(_BEAT_SECONDS)
+
+    def _probe(self) -> None:
+        for identity in self._remote.silent(asyncio.get_running_loop().time()):
+            log.warning("nothing heard from %s for %g s", identity.decode(errors="replace"), self._remote.limit_seconds)
+            self._drop(identity)
+            self._queue(identity, wire.EngineDown("the engine core has not heard from this API server for too long"))
+        heartbeat = wire.encode([heartbeat_of(self._row, self._epoch)])
+        for identity in self._requests:
+            self._send(identity, heartbeat if identity in self._remote else _NOTHING)
 
     def _say_goodbye(self) -> None:
         """Everybody who waits gets an end, as long as there is a voice to give it."""

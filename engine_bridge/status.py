@@ -17,6 +17,7 @@ class EngineState(IntEnum):
     READY = 1
     DEAD = 2
     STOPPING = 3
+    UNREACHABLE = 4  # it is on another machine, and no API server of this pool hears of it
 
 
 class Field(IntEnum):

@@ -131,9 +131,20 @@ class AbortByClientId(_Message, frozen=True, tag="c"):
 
 
 class Hello(_Message, frozen=True, tag="h"):
-    """The first thing an API server says. The core answers Welcome, at once or when its engine is loaded."""
+    """The first thing an API server says. The core answers Welcome, at once or when its engine is loaded.
+
+    Of another version only this, and Rejected, must be readable: their first fields stay what they are for ever.
+    """
 
     wire_version: int
+    heartbeats: bool = False  # over tcp://: I send them (a ForEpoch alone) and expect the core's
+
+
+class ForEpoch(_Message, frozen=True, tag="t"):
+    """The first entry of each message over tcp:// after the Welcome: the rest is meant for the core of this epoch and
+    for no other. (Over ipc:// the address says so.) Alone, it is a heartbeat."""
+
+    epoch: int
 
 
 # ---- core → API server ------------------------------------------------------------------------------------------
@@ -240,14 +251,33 @@ class Failure(_Message, frozen=True, tag="f"):
     message: str
 
 
+class Heartbeat(_Message, frozen=True, tag="b"):
+    """What the core's row of shared memory says, for API servers that cannot map it; to whoever asked in Hello."""
+
+    epoch: int
+    state: int  # an EngineState
+    running: int
+    waiting: int
+    requests: int = 0
+    output_tokens: int = 0
+    junk: int = 0
+    seconds_since_output: float | None = None  # None = the engine does not tell
+    tokens_used: int = 0
+    token_capacity: int = 0
+    tokens_per_second: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    stage: str = ""
+
+
 class EngineDown(_Message, frozen=True, tag="d"):
     """The core's last word, if it can still speak: nothing more will come from this epoch."""
 
     message: str
 
 
-ToCore = Hello | Generate | Embed | Score | Admin | Abort | AbortByClientId
-ToServer = Welcome | Rejected | Accepted | Output | Embedding | Scores | AdminDone | Failure | EngineDown
+ToCore = Hello | ForEpoch | Generate | Embed | Score | Admin | Abort | AbortByClientId
+ToServer = Welcome | Rejected | Heartbeat | Accepted | Output | Embedding | Scores | AdminDone | Failure | EngineDown
 Request = Generate | Embed | Score
 
 encode = msgspec.msgpack.Encoder().encode

@@ -12,7 +12,7 @@ from engine_bridge.core import Core
 from engine_bridge.engines import Engine
 from engine_bridge.engines.sim import create
 from engine_bridge.status import EngineRow, make_descriptor
-from engine_bridge.transport import Channel, ZContext, dealer, make_context, router
+from engine_bridge.transport import Channel, ZContext, address_of, dealer, make_context, router
 from engine_bridge.wire import Failure, Generate, Hello, Output, SamplingParams, Welcome, pack_ids
 
 DEADLINE_SECONDS = 5.0
@@ -148,13 +148,17 @@ class Impostor:
 
     def __init__(self, context: ZContext, address: str) -> None:
         self.heard: list[wire.ToCore] = []
+        self.batches: list[list[wire.ToCore]] = []
         self.messages_heard = 0
         self._identity = b""
-        self._channel = Channel(router(context, address), self._on_message)
+        socket = router(context, address)
+        self.address = address_of(socket)
+        self._channel = Channel(socket, self._on_message)
 
     def _on_message(self, frames: list[bytes]) -> None:
         self._identity, payload = frames
-        self.heard += wire.decode_to_core(payload)
+        self.batches.append(wire.decode_to_core(payload))
+        self.heard += self.batches[-1]
         self.messages_heard += 1
 
     def say(self, *messages: wire.ToServer) -> None:

@@ -103,13 +103,19 @@ def _is_idle(engine: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def running_pool(
-    output: Path, *flags: str, engine: Sequence[str] = (), model: str = "sim", ready: bool = True
+    output: Path,
+    *flags: str,
+    engine: Sequence[str] = (),
+    model: str = "sim",
+    ready: bool = True,
+    inside: Sequence[str] = (),
 ) -> Iterator[Pool]:
     """`apiserver serve` with these flags on a free port of the loopback; `engine` stands after `--`.
 
-    `ready=False` gives the pool as soon as it listens. Whatever the test did, no process is left behind.
+    `ready=False` gives the pool as soon as it listens; `inside` is a command that becomes what follows it, elsewhere.
+    Whatever the test did, no process is left behind.
     """
-    command = [sys.executable, "-m", "apiserver", "serve", model, "--port", "0", *flags]
+    command = [*inside, sys.executable, "-m", "apiserver", "serve", model, "--port", "0", *flags]
     if model == "sim":
         command += ["--engine", "sim"]
     if engine:

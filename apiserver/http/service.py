@@ -78,6 +78,8 @@ class Service:
                 return "loading"
             case EngineState.DEAD:
                 return "the engine is dead"
+            case EngineState.UNREACHABLE:
+                return "the engine cannot be reached"
             case EngineState.STOPPING:
                 return "the engine is stopping"
             case EngineState.READY:

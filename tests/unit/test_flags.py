@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from apiserver.flags import ServeSettings, make_parsers, parse_serve
+from apiserver.config import RemoteEngineSettings
+from apiserver.engine_command import core_argv
+from apiserver.flags import ServeSettings, make_parsers, parse_engine, parse_serve
+from apiserver.plan import resolve
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+ALL_CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+ENGINE_CONFIGS = [path for path in ALL_CONFIGS if path.name.startswith("engine-")]
+CONFIGS = [path for path in ALL_CONFIGS if path not in ENGINE_CONFIGS]
 
 
 def parsed(*words: str) -> ServeSettings:
@@ -26,6 +31,14 @@ def test_every_configuration_that_we_ship_loads(config: Path) -> None:
     settings = parsed("--config", str(config))
     assert settings.model
     assert settings.listen.port == 8000
+
+
+@pytest.mark.parametrize("config", ENGINE_CONFIGS, ids=lambda path: path.name)
+def test_every_configuration_of_an_engine_alone_loads(config: Path) -> None:
+    settings = parse_engine(make_parsers(), ["engine", "--config", str(config)])
+    assert settings.model
+    assert settings.listen.startswith("tcp://")
+    assert settings.keys
 
 
 def test_the_names_of_vllm_and_sglang_work() -> None:
@@ -131,3 +144,65 @@ def test_what_becomes_of_a_dead_engine_can_be_said(capsys: pytest.CaptureFixture
             text = refused(capsys, "m", f"--engine-{name}={value}")
             assert f"--engine-{name} must be at least 1 second" in text
     assert "--max-requests-per-worker" in refused(capsys, "m", "--max-requests-per-worker=-1")
+
+
+def test_an_engine_on_another_machine() -> None:
+    remote = parsed("m", "--engine-address", "tcp://h:1", "--keys", "k", "--engine-link-timeout", "3").remote
+    assert remote == RemoteEngineSettings("tcp://h:1", "k", 3.0)
+    assert parsed("m").remote is None
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--keys", "k"), "--keys are for --engine-address"),
+        (("--engine-address", "tcp://h:1", "--", "--x"), "belong to apiserver engine"),
+        (("--engine-address", "tcp://h:1", "--engine-link-timeout", "0.5"), "at least 1 second"),
+    ],
+)
+def test_flags_that_do_not_fit_an_engine_elsewhere(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
+) -> None:
+    assert complaint in refused(capsys, "m", *words)
+
+
+def test_the_engine_alone_is_told_the_same_things(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = parse_engine(
+        make_parsers(),
+        ["engine", "m", "--listen", "tcp://*:1", "--keys", "k", "--context-length", "7", "--", "--port", "x"],
+    )
+    assert (settings.model, settings.engine, settings.listen, settings.keys) == ("m", "auto", "tcp://*:1", "k")
+    assert (settings.max_model_len, settings.link_timeout, settings.engine_arguments) == (7, 10.0, ("--port", "x"))
+    with pytest.raises(SystemExit):
+        parse_engine(make_parsers(), ["engine", "m", "--listen", "tcp://*:1", "--link-timeout", "0"])
+    assert "at least 1 second" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_engine(make_parsers(), ["engine", "m"])
+    assert "--listen tcp://HOST:PORT are needed" in capsys.readouterr().err
+
+
+def test_the_core_of_an_engine_alone_gets_what_it_needs() -> None:
+    words = ["engine", "sim", "--engine", "sim", "--listen", "tcp://*:1", "--keys", "k", "--max-model-len", "7"]
+    argv = core_argv(parse_engine(make_parsers(), [*words, "--", "--mode", "echo"]))
+    assert argv[1:3] == ["-m", "engine_bridge"]
+    at = argv.index("--")
+    assert argv[at + 1 :] == ["--max-model-len", "7", "--mode", "echo"]
+    assert argv[argv.index("--address") + 1] == "tcp://*:1"
+    assert argv[argv.index("--keys") + 1] == "k"
+
+
+def test_a_demo_model_served_from_elsewhere_needs_only_its_tokenizer() -> None:
+    plan = resolve(parsed("minilm", "--engine-address", "tcp://127.0.0.1:1"))
+    assert (plan.name, plan.engine) == ("minilm", "onnx")
+    assert plan.tokenizer is not None
+    assert (Path(plan.tokenizer) / "tokenizer.json").is_file()
+
+
+def test_a_directory_without_weights_serves_an_engine_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "my-model").mkdir()
+    plan = resolve(parsed(str(tmp_path / "my-model"), "--engine-address", "tcp://127.0.0.1:1"))
+    assert (plan.name, plan.engine, plan.tokenizer) == ("my-model", "remote", str(tmp_path / "my-model"))
+    (tmp_path / "model.gguf").touch()
+    assert resolve(parsed(str(tmp_path / "model.gguf"), "--engine-address", "tcp://127.0.0.1:1")).name == "model"
+    plan = resolve(parsed("org/name", "--tokenizer", "t", "--engine-address", "tcp://127.0.0.1:1"))
+    assert (plan.name, plan.tokenizer) == ("org/name", "t")

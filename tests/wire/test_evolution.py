@@ -57,7 +57,8 @@ capabilities = st.builds(
     top_k=st.none() | numbers,
 )
 to_core: st.SearchStrategy[wire.ToCore] = st.one_of(
-    st.builds(wire.Hello, counts),
+    st.builds(wire.Hello, counts, st.booleans()),
+    st.builds(wire.ForEpoch, ids),
     st.builds(wire.Generate, ids, packed_ids, sampling_params, optional_texts, numbers, optional_texts),
     st.builds(wire.Embed, ids, packed_ids, st.none() | counts, optional_texts, numbers),
     st.builds(wire.Score, ids, packed_ids, st.lists(counts, max_size=4).map(tuple)),
@@ -70,6 +71,7 @@ to_server: st.SearchStrategy[wire.ToServer] = st.one_of(
     st.builds(wire.Scores, ids, st.lists(floats, max_size=4).map(tuple)),
     st.builds(wire.AdminDone, ids, st.binary(max_size=20)),
     st.builds(wire.Rejected, counts, texts),
+    st.builds(wire.Heartbeat, ids, counts, counts, counts, seconds_since_output=st.none() | floats, stage=texts),
     st.builds(wire.Accepted, st.lists(ids, max_size=5).map(tuple)),
     st.builds(
         wire.Output,

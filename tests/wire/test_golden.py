@@ -21,7 +21,9 @@ from engine_bridge.wire import (
     Failure,
     FailureKind,
     FinishReason,
+    ForEpoch,
     Generate,
+    Heartbeat,
     Hello,
     Output,
     Rejected,
@@ -35,7 +37,9 @@ from engine_bridge.wire import (
 IDS = bytes.fromhex("01000000020000002c010000")  # 1, 2, 300
 
 TO_CORE: list[tuple[wire.ToCore, str]] = [
-    (Hello(1), "9192a16801"),
+    (Hello(1), "9193a16801c2"),
+    (Hello(1, heartbeats=True), "9193a16801c3"),
+    (ForEpoch(7), "9192a17407"),
     (
         Generate(1, IDS, SamplingParams()),
         "9197a16701c40c01000000020000002c010000dc001410cb3ff0000000000000cb3ff0000000000000ffcb00000000000000"
@@ -119,6 +123,11 @@ TO_SERVER: list[tuple[wire.ToServer, str]] = [
         "e999999999999a14c2c2c290a090",
     ),
     (Rejected(1, "no"), "9193a17201a26e6f"),
+    (Heartbeat(7, 1, 2, 3), "919fa16207010203000000c00000000000a0"),
+    (
+        Heartbeat(7, 0, 2, 3, 4, 5, 6, 0.5, 8, 9, 10, 11, 12, "loading"),
+        "919fa16207000203040506cb3fe000000000000008090a0b0ca76c6f6164696e67",
+    ),
     (Accepted((1, 2)), "9192a16b920102"),
     (Output(1), "9199a16f01c400c0c0c0c000cb0000000000000000"),
     (
@@ -155,6 +164,7 @@ EARLIER: list[tuple[wire.ToServer, str]] = [
 
 
 EARLIER_TO_CORE: list[tuple[wire.ToCore, str]] = [
+    (Hello(1), "9192a16801"),  # before heartbeats
     (
         Generate(1, IDS, SamplingParams()),
         "9197a16701c40c01000000020000002c010000dc001310cb3ff0000000000000cb3ff0000000000000ffcb00000000000000"
