@@ -235,7 +235,8 @@ def test_tools_are_given_to_the_template_and_to_the_parser_as_functions() -> Non
     for choice in (None, {"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": True}):
         made = job(card, tools=[{**TOOL, "cache_control": {}, "type": "custom"}], tool_choice=choice)
         assert chat_of(made).tools == [FUNCTION]
-        assert made.structure == Structure("tags", "hermes", (FUNCTION,))
+        parallel = choice is None or "disable_parallel_tool_use" not in choice
+        assert made.structure == Structure("tags", "hermes", (FUNCTION,), parallel=parallel)
     made = job(card, tools=[TOOL], tool_choice={"type": "none"})
     assert made.structure is not None
     assert made.structure.tool_calls is None
