@@ -27,6 +27,7 @@ def echo_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """Two API servers and a sim that answers with the prompt's own ids, one token a byte."""
     output = tmp_path_factory.mktemp("echo") / "pool.log"
     flags = ("--api-server-count", "2", "--chat-template", ECHO_TEMPLATE, "--max-model-len", "20000")
+    flags += ("--tool-call-parser", "hermes")
     with running_pool(output, *flags, engine=["--mode", "echo"]) as pool:
         yield pool
 

@@ -31,6 +31,7 @@ _CARD = Card(
     max_model_len=1000,
     vocab_size=500,
     limits=Limits(),
+    tool_call_parser="hermes",
 )
 
 

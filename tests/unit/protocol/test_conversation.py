@@ -19,7 +19,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 def chat(card: Card | None = None, **fields: Any) -> Chat:
     """The prompt that both dialects make of these fields."""
     raw = json.dumps({"messages": HI, **fields}).encode()
-    card = card or make_card(tool_call_parser="hermes")
+    card = card or make_card()
     [of_chat] = ChatCompletion(raw, card).job.prompts
     [of_tokenize] = Tokenize(raw, card).job.prompts
     assert isinstance(of_chat, Chat)

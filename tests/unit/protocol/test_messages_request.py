@@ -232,10 +232,14 @@ def test_an_empty_beginning_is_none(content: Any) -> None:
 
 def test_tools_are_given_to_the_template_and_to_the_parser_as_functions() -> None:
     card = make_card(tool_call_parser="hermes", reasoning_parser="tags")
-    for choice in (None, {"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": True}):
+    choices: list[tuple[Any, bool]] = [
+        (None, True),
+        ({"type": "auto"}, True),
+        ({"type": "auto", "disable_parallel_tool_use": True}, False),
+    ]
+    for choice, parallel in choices:
         made = job(card, tools=[{**TOOL, "cache_control": {}, "type": "custom"}], tool_choice=choice)
         assert chat_of(made).tools == [FUNCTION]
-        parallel = choice is None or "disable_parallel_tool_use" not in choice
         assert made.structure == Structure("tags", "hermes", (FUNCTION,), parallel=parallel)
     made = job(card, tools=[TOOL], tool_choice={"type": "none"})
     assert made.structure is not None

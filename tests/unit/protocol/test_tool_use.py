@@ -169,10 +169,11 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, Any], param: str, word
 
 
 def test_a_model_without_a_parser_takes_no_tools_but_may_be_forced() -> None:
-    error = refusal(make_card(), tools=TOOLS)
+    card = make_card(tool_call_parser=None)
+    error = refusal(card, tools=TOOLS)
     assert (error.param, "--tool-call-parser" in error.message) == ("tools", True)
-    assert job(make_card(), tools=TOOLS, tool_choice="none").structure is None
-    assert job(make_card(), tools=TOOLS, tool_choice="required").sampling_params.json_schema
+    assert job(card, tools=TOOLS, tool_choice="none").structure is None
+    assert job(card, tools=TOOLS, tool_choice="required").sampling_params.json_schema
 
 
 def test_an_engine_without_schemas_cannot_be_forced() -> None:
