@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine_bridge.engines import Answer, Engine, Key
+from engine_bridge.engines import Answer, Engine, EngineRefusal, Key
 from engine_bridge.wire import (
     Capabilities,
     Embed,
@@ -27,6 +27,8 @@ from engine_bridge.wire import (
     Output,
     Request,
     SamplingParams,
+    Score,
+    Scores,
     pack_ids,
     unpack_ids,
 )
@@ -87,6 +89,9 @@ class Bench:
 
     def embed(self, prompt: Sequence[int], *, dimensions: int | None = None) -> Embed:
         return Embed(self.next_id(), pack_ids(tuple(prompt)), dimensions)
+
+    def score(self, prompt: Sequence[int], labels: Sequence[int]) -> Score:
+        return Score(self.next_id(), pack_ids(tuple(prompt)), tuple(labels))
 
     def request(self, prompt: Sequence[int]) -> Request:
         """One of the engine's own kind; a generation is short, and its length is known."""
@@ -272,6 +277,48 @@ class EngineContract:
             assert not isinstance(end, Failure)
 
         self.run(case.make_crowded(), check)
+
+    def test_what_it_does_not_claim_to_do_as_a_whole_it_refuses(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            with pytest.raises(EngineRefusal):
+                await bench.engine.admin("no_such_verb", {})
+
+        self.run(case.make(), check)
+
+    def test_pausing_and_going_on_loses_nothing(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            if not {"pause_generation", "continue_generation"} <= set(bench.capabilities.admin):
+                pytest.skip("this engine cannot pause")
+            before = bench.submit(bench.request(case.prompt))
+            await bench.engine.admin("pause_generation", {"mode": "in_place"})
+            await bench.engine.admin("pause_generation", {"mode": "in_place"})
+            keys = [*before, *bench.submit(bench.request(case.prompt))]
+            await bench.engine.admin("continue_generation", {})
+            ends = await bench.ends(*keys)
+            assert not [end for end in ends if isinstance(end, Failure)]
+
+        self.run(case.make(), check)
+
+    def test_its_state_is_what_json_can_hold(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            if "internal_state" not in bench.capabilities.admin:
+                pytest.skip("this engine tells nothing of its inside")
+            await bench.ends(*bench.submit(bench.request(case.prompt)))
+            state = await bench.engine.admin("internal_state", {})
+            assert json.loads(json.dumps(state)) == state
+
+        self.run(case.make(), check)
+
+    def test_the_cache_can_be_flushed_when_nothing_runs(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            if "flush_cache" not in bench.capabilities.admin:
+                pytest.skip("this engine has no cache to flush")
+            await bench.ends(*bench.submit(bench.request(case.prompt)))
+            await bench.until_idle()
+            await bench.engine.admin("flush_cache", {})
+            await bench.ends(*bench.submit(bench.request(case.prompt)))
+
+        self.run(case.make(), check)
 
     def test_closing_ends_what_runs(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
@@ -463,6 +510,83 @@ class GeneratingContract(EngineContract):
         self.run(case.make(), check)
 
 
+class ScoringContract(EngineContract):
+    """For an engine that can score labels; `GeneratingContract` is for it too."""
+
+    def test_each_label_has_a_logprob_in_the_order_that_was_asked_for(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            labels = sorted(set(case.prompt))
+            scores = await scores_of(bench, bench.score(case.prompt, labels))
+            assert len(scores) == len(labels)
+            assert all(math.isfinite(score) and score <= 0 for score in scores)
+            assert sum(map(math.exp, scores)) < 1.001
+            backwards = await scores_of(bench, bench.score(case.prompt, labels[::-1]))
+            assert backwards == pytest.approx(scores[::-1], abs=0.05)
+
+        self.run(case.make(), check)
+
+    def test_a_label_may_stand_twice(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            label, other = case.prompt[0], case.prompt[-1]
+            first, _, again = await scores_of(bench, bench.score(case.prompt, [label, other, label]))
+            assert first == again
+
+        self.run(case.make(), check)
+
+    def test_the_whole_vocabulary_can_be_asked_for(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            size = bench.capabilities.vocab_size
+            labels = range(0, size, max(1, size // 5000))
+            scores = await scores_of(bench, bench.score(case.prompt, labels))
+            assert len(scores) == len(labels)
+            assert sum(map(math.exp, scores)) < 1.001
+
+        self.run(case.make(), check)
+
+    def test_what_greedy_generation_takes_is_the_likeliest_label(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            request = bench.generate(case.prompt, max_tokens=1, temperature=0.0, ignore_eos=True)
+            (token_id,) = await bench.token_ids(request)
+            others = sorted({*case.prompt} - {token_id})
+            best, *scores = await scores_of(bench, bench.score(case.prompt, [token_id, *others]))
+            assert best > max(scores)
+
+        self.run(case.make(), check)
+
+    def test_a_score_is_the_logprob_that_a_generation_tells(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            if bench.capabilities.logprobs < 0:
+                pytest.skip("no logprobs")
+            request = bench.generate(case.prompt, max_tokens=1, top_k=1, logprobs=0, ignore_eos=True)
+            outputs = await bench.outputs(request)
+            (token_id,) = ids_of(outputs)
+            logprobs = outputs[0].logprobs
+            assert logprobs is not None
+            (score,) = await scores_of(bench, bench.score(case.prompt, [token_id]))
+            assert score == pytest.approx(logprobs[0].logprob, abs=0.05)
+
+        self.run(case.make(), check)
+
+    def test_scores_and_generations_run_beside_each_other(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            requests = [request for _ in range(6) for request in (bench.score(case.prompt, [1]), bench.request([1]))]
+            ends = await bench.ends(*bench.submit(*requests))
+            assert [type(end) for end in ends] == [Scores, Output] * 6
+            await bench.until_idle()
+
+        self.run(case.make(), check)
+
+    def test_an_aborted_score_is_silent(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            keys = bench.submit(*[bench.score(case.prompt, [1]) for _ in range(8)])
+            bench.abort(*keys)
+            await bench.until_idle()
+            assert not bench.answers
+            await scores_of(bench, bench.score(case.prompt, [1]))
+
+        self.run(case.make(), check)
+
+
 class EmbeddingContract(EngineContract):
     """For an engine that embeds."""
 
@@ -498,6 +622,13 @@ class EmbeddingContract(EngineContract):
             assert math.isclose(math.hypot(*vector), 1, rel_tol=1e-4)
 
         self.run(case.make(), check)
+
+
+async def scores_of(bench: Bench, request: Score) -> tuple[float, ...]:
+    (key,) = bench.submit(request)
+    (end,) = await bench.ends(key)
+    assert isinstance(end, Scores), end
+    return end.logprobs
 
 
 async def vector_of(bench: Bench, request: Embed) -> list[float]:
