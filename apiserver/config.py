@@ -22,6 +22,8 @@ class ModelSettings:
     strict_fields: bool = False
     clamp_max_tokens: bool = False
     trust_request_chat_template: bool = False
+    incremental_streaming_output: bool = False
+    tokenizer: str = ""  # where it was read from; empty for one that is no file
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class ServeSettings:
     strict_fields: bool
     clamp_max_tokens: bool
     trust_request_chat_template: bool
+    incremental_streaming_output: bool
     api_server_count: int
     api_server_timeout: float
     drain_delay: float
@@ -173,6 +174,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--strict-fields", action="store_true", help="refuse unknown fields instead of ignoring them")
     group.add_argument("--clamp-max-tokens", action="store_true", help="cut max_tokens to the room instead of a 400")
     group.add_argument("--trust-request-chat-template", action="store_true", help="let requests bring a template")
+    text = "stream what is new on /generate, not all so far"
+    group.add_argument("--incremental-streaming-output", action="store_true", help=text)
     for name in Limits.__dataclass_fields__:
         group.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(limits, name), metavar="N")
 
@@ -206,6 +209,7 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         strict_fields=options.strict_fields,
         clamp_max_tokens=options.clamp_max_tokens,
         trust_request_chat_template=options.trust_request_chat_template,
+        incremental_streaming_output=options.incremental_streaming_output,
         api_server_count=options.api_server_count,
         api_server_timeout=options.api_server_timeout,
         drain_delay=options.drain_delay,

@@ -96,6 +96,8 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
             strict_fields=settings.strict_fields,
             clamp_max_tokens=settings.clamp_max_tokens,
             trust_request_chat_template=settings.trust_request_chat_template,
+            incremental_streaming_output=settings.incremental_streaming_output,
+            tokenizer=model.tokenizer or "",
         ),
         http=settings.http,
         access=settings.access,

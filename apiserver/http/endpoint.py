@@ -13,7 +13,7 @@ from apiserver.http import sse
 from apiserver.http.call import Call
 from apiserver.http.service import Service
 from apiserver.pipeline import Events
-from apiserver.protocol.exchange import Body, Chunk, Exchange, Pieces
+from apiserver.protocol.exchange import Body, Chunk, Dialect, Exchange, Pieces
 from apiserver.timings import Timings
 
 log = logging.getLogger("apiserver.endpoint")
@@ -24,7 +24,7 @@ _LOOP_SECONDS = 0.002  # the longest that encoding an answer may hold the loop
 class Endpoint:
     """Serves one dialect."""
 
-    def __init__(self, dialect: type[Exchange], service: Service) -> None:
+    def __init__(self, dialect: Dialect, service: Service) -> None:
         self._dialect = dialect
         self._service = service
         self._tells_timing = service.server_timing
@@ -79,7 +79,7 @@ class Endpoint:
         await call.end_stream(b"".join([sse.encode(chunk) for chunk in last]))
 
     @property
-    def dialect(self) -> type[Exchange]:
+    def dialect(self) -> Dialect:
         return self._dialect
 
 
@@ -88,7 +88,7 @@ def _error_end(call: Call, exchange: Exchange, error: ApiError) -> list[Chunk]:
     return list(exchange.error_chunks(error))
 
 
-async def respond_error(call: Call, error: ApiError, dialect: type[Exchange]) -> None:
+async def respond_error(call: Call, error: ApiError, dialect: Dialect) -> None:
     """The dialect's error document with the error's status."""
     if error.status >= 500:
         log.log(

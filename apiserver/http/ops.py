@@ -98,25 +98,6 @@ class Ops:
         deaths = service.board.get(PoolCell.WORKER_DEATHS)
         yield Gauge("api_server_deaths", "API servers that died and were replaced.", (), [((), deaths)])
 
-    async def server_info(self, call: Call) -> None:
-        """What this pool was told and chose (SGLang's route; load tools ask it before and after a run)."""
-        service = self._service
-        card = service.card()
-        document = {
-            "version": __version__,
-            "model_path": card.root,
-            "served_model_name": card.names[0],
-            "served_model_names": list(card.names),
-            "max_model_len": card.max_model_len,
-            "vocab_size": card.vocab_size,
-            "task": card.capabilities.task,
-            "engine": card.capabilities.engine,
-            "tokenizer_backend": {"name": service.encoder, "reason": service.encoder_reason},
-            "preprocess_order": service.preprocess_order,
-            "api_server_count": service.board.count,
-        }
-        await call.respond(200, _encode(document))
-
     async def pool(self, call: Call) -> None:
         """Every process of the pool; psutil reads /proc, so it runs beside the loop."""
         document = await asyncio.to_thread(self._pool_document)

@@ -61,6 +61,7 @@ class Service:
             strict_fields=model.strict_fields,
             clamp_max_tokens=model.clamp_max_tokens,
             trust_request_chat_template=model.trust_request_chat_template,
+            incremental_streaming_output=model.incremental_streaming_output,
         )
 
     def health(self) -> str | None:
