@@ -31,8 +31,8 @@ class Forms:
 
 
 class _AskedQuestion(msgspec.Struct):
-    id: msgspec.Raw | None = None
-    question: msgspec.Raw | None = None
+    id: Any = None
+    question: Any = None
 
 
 class _Asked(msgspec.Struct):

@@ -4,12 +4,13 @@ import array
 import math
 import operator
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from apiserver.card import Card
 from apiserver.errors import Internal, InvalidRequest
 from apiserver.protocol.decoding import check_range
 
-Vector = array.array[float]
+Vector: TypeAlias = "array.array[float]"
 
 
 def check_dimensions(dimensions: int | None, card: Card) -> None:
