@@ -8,7 +8,7 @@ from apiserver.card import Card
 from apiserver.errors import InvalidRequest
 from apiserver.protocol.decoding import check_length, check_range, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.generate_fields import HARMLESS_IN_GENERATE, IGNORED_IN_GENERATE, GenerateFields
-from apiserver.protocol.native_sampling import LogprobView, NativeSampling, Sampling, native_sampling
+from apiserver.protocol.native_sampling import LogprobView, NativeSampling, Sampling, below, native_sampling
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import check_logprobs, check_n
 from apiserver.requests import GenerateJob, Prompt
@@ -112,7 +112,7 @@ def _job(
     salts = _spread(fields.cache_salt, len(parsed), "cache_salt")
     keys = _spread(fields.extra_key, len(parsed), "extra_key")
     differs = any(isinstance(getattr(fields, name), list) for name in _PER_PROMPT)
-    n = check_n(ns.pop(), len(parsed), card.limits)
+    n = _check_n(ns.pop(), len(parsed), card)
     jobs: list[GenerateJob] = []
     for number, prompt in enumerate(parsed):
         path = f"sampling_params[{number}]" if isinstance(fields.sampling_params, list) else "sampling_params"
@@ -125,6 +125,13 @@ def _job(
             return msgspec.structs.replace(job, prompts=parsed)
         jobs.append(msgspec.structs.replace(job, prompts=[prompt]))
     return msgspec.structs.replace(jobs[0], prompts=parsed, each=tuple(jobs))
+
+
+def _check_n(n: int, prompts: int, card: Card) -> int:
+    try:
+        return check_n(n, prompts, card.limits)
+    except InvalidRequest as error:
+        raise below("sampling_params", error) from error
 
 
 def _one(

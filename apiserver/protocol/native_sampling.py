@@ -107,7 +107,7 @@ def native_sampling(
         )
         stop = stop_strings(asked.stop, card.limits)
     except InvalidRequest as error:
-        raise _below(path, error) from error
+        raise below(path, error) from error
     return Sampling(params, max_tokens, stop, bool(asked.no_stop_trim), asked.skip_special_tokens is not False)
 
 
@@ -148,7 +148,7 @@ def _structural_tag(asked: NativeSampling, params: SamplingParams, card: Card) -
     return schema_text(asked.structural_tag, "structural_tag")
 
 
-def _below(path: str, error: InvalidRequest) -> InvalidRequest:
+def below(path: str, error: InvalidRequest) -> InvalidRequest:
     """The same error, under the names and in the place that the client used."""
     param, message = error.param or "", error.message
     name = _NATIVE_NAMES.get(param, param)

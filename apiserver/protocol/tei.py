@@ -18,8 +18,6 @@ from apiserver.protocol.texts import text_of, text_prompts
 from apiserver.protocol.vectors import check_dimensions, cosines, finite
 from apiserver.requests import EmbedJob, Text, Truncation
 
-_SIDES = {"left": "right", "right": "left"}  # TEI names the side that is cut off, we the one that is kept
-
 
 class EmbedFields(msgspec.Struct, kw_only=True):
     inputs: str | list[Any] | None = None
@@ -191,8 +189,8 @@ def _likenesses(job: EmbedJob, result: Result) -> Iterator[float]:
 
 def _truncation(truncate: bool | None, direction: str | None) -> Truncation | None:
     """Without `truncate`, what is too long is a 400."""
-    side = _SIDES.get((direction or "Right").lower())
-    if side is None:
+    side = (direction or "Right").lower()
+    if side not in ("left", "right"):
         raise InvalidRequest(
             f"truncation_direction must be Left or Right, not {shown(direction)}.", param="truncation_direction"
         )
