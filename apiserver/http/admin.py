@@ -109,7 +109,11 @@ class Admin:
         """With the body's object as it is."""
         body = await _body(call)
         decode(body, _any_decoder)
-        await self._do(call, verb, msgspec.json.decode(body))
+        try:
+            arguments = msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError) as error:  # in what the decoder above skips
+            raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
+        await self._do(call, verb, arguments)
 
     async def _do(self, call: Call, verb: str, arguments: Mapping[str, Any]) -> None:
         document = await self._admin(verb, arguments)
