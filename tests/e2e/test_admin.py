@@ -164,7 +164,7 @@ def test_gateways_and_load_tools_find_what_they_read(pool: Pool) -> None:
         assert info["max_running_requests"] == 256
     (load,) = ask(pool, "GET", "/v1/loads?include=core").json()["loads"]
     assert (load["dp_rank"], load["num_running_reqs"], load["num_waiting_reqs"]) == (0, 0, 0)
-    assert load["max_total_num_tokens"] == 256 * 40_960
+    assert load["max_total_num_tokens"] == 256 * 4096
     (old,) = ask(pool, "GET", "/get_load").json()
     assert set(old) == {"dp_rank", "num_reqs", "num_waiting_reqs", "num_tokens"}
     assert "running" in ask(pool, "GET", "/").text
