@@ -9,7 +9,7 @@ from apiserver.errors import InvalidRequest, shown
 from apiserver.events import PreparedPrompt
 from apiserver.pipeline.preprocess import Preprocessor
 
-_TAIL_TOKENS = 16
+_TAIL_TOKENS = 8  # a template's own end, and a word or two before it
 
 
 class LabelFinder:
