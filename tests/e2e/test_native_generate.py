@@ -173,8 +173,8 @@ def token_answer(pool: Pool, **fields: Any) -> dict[str, Any]:
     ("sampling", "ids", "reason"),
     [
         ({}, [*b"Hello", 258], "stop"),
-        ({"max_tokens": 2}, [*b"He"], "length"),
-        ({"stop": "l"}, [*b"Hel"], "stop"),
+        ({"max_tokens": 2}, [72, 101], "length"),
+        ({"stop": "l"}, [72, 101, 108], "stop"),
         ({"n": 2, "logprobs": 1}, [*b"Hello", 258], "stop"),
     ],
 )

@@ -16,7 +16,8 @@ from engine_bridge.engines.gguf import GgufHeader
 from engine_bridge.engines.llamacpp import LlamaCppEngine, create
 from engine_bridge.engines.llamacpp_server import LlamaCppOptions
 from engine_bridge.wire import FailureKind, FinishReason
-from tests.engine_contract import Bench, EngineCase, GeneratingContract, ScoringContract, bench_of, ids_of, scores_of
+from tests.engine_contract import Bench, EngineCase, GeneratingContract, bench_of, ids_of
+from tests.scoring_contract import ScoringContract, scores_of
 
 # <|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n
 QUESTION = (1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198)

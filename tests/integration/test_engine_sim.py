@@ -18,11 +18,11 @@ from tests.engine_contract import (
     EmbeddingContract,
     EngineCase,
     GeneratingContract,
-    ScoringContract,
     bench_of,
     ids_of,
     vector_of,
 )
+from tests.scoring_contract import ScoringContract
 
 PROMPT = tuple(b"The capital of France is")
 BAD = 7  # a token id that sets faults off
