@@ -42,7 +42,7 @@ def assert_refused(response: httpx.Response, path: str, status: int) -> str:
     assert response.headers["content-type"] == "application/json"
     document = response.json()
     shape = DIALECTS[path].error(InvalidRequest("x"))
-    assert set(document) == set(shape)
+    assert set(shape) <= set(document)
     inner: Any = document.get("error", document)
     assert isinstance(inner, dict)
     return inner["message"]
