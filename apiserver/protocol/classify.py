@@ -1,16 +1,13 @@
 """Classification: POST /classify and /v1/classify. No engine here has a classifier's head, and both say so."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest
-from apiserver.events import Result
 from apiserver.protocol import openai
 from apiserver.protocol.decoding import decode
-from apiserver.protocol.exchange import Body, Unary
-from apiserver.requests import Job
 
 
 class ClassifyFields(msgspec.Struct, kw_only=True):
@@ -20,12 +17,10 @@ class ClassifyFields(msgspec.Struct, kw_only=True):
 _decoder = msgspec.json.Decoder(ClassifyFields)
 
 
-class Classify(Unary):
-    """A clear refusal."""
+class Classify:
+    """A clear refusal; see `apiserver.protocol.exchange.Dialect`."""
 
-    path = "/v1/classify"
-
-    def __init__(self, raw: bytes, card: Card) -> None:
+    def __call__(self, raw: bytes, card: Card) -> NoReturn:
         card.resolve(decode(raw, _decoder).model)
         engine = card.capabilities.engine
         raise InvalidRequest(
@@ -33,13 +28,5 @@ class Classify(Unary):
             param="model",
         )
 
-    @property
-    def job(self) -> Job:
-        raise NotImplementedError
-
-    def body(self, result: Result) -> Body:
-        raise NotImplementedError
-
-    @staticmethod
-    def error(error: ApiError) -> Any:
+    def error(self, error: ApiError) -> Any:
         return openai.error_document(error)

@@ -88,7 +88,7 @@ CARDS = [
         (RankTexts, TextsFields.__struct_encode_fields__),
         (Embed, EmbedFields.__struct_encode_fields__),
         (Similarity, SimilarityFields.__struct_encode_fields__),
-        (Classify, ("model", "input")),
+        (Classify(), ("model", "input")),
     ],
 )
 @given(data=st.data())

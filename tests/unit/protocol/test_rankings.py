@@ -243,9 +243,9 @@ def test_native_embeddings_are_one_object_or_a_list() -> None:
 
 def test_nobody_classifies_and_says_so() -> None:
     with pytest.raises(InvalidRequest, match="no classifier"):
-        exchange(Classify, input="a")
+        exchange(Classify(), input="a")
     with pytest.raises(NotFound):
-        exchange(Classify, input="a", model="other")
+        exchange(Classify(), input="a", model="other")
 
 
 def test_a_body_says_by_its_fields_which_api_it_means() -> None:
