@@ -37,6 +37,8 @@ class Card:
     trust_request_chat_template: bool = False
     aliases: tuple[str, ...] = ()
     """Further names that clients may use; `*` and `?` stand for any characters, and for one."""
+    incremental_streaming_output: bool = False
+    """Events of native streams hold what is new, and not all so far."""
     tool_call_parser: str | None = None
     """The tool-call parser of this model's answers; None: it has none, and tools with tool_choice auto are a 400."""
     reasoning_parser: str | None = None

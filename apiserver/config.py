@@ -26,6 +26,8 @@ class ModelSettings:
     tool_call_parser_reason: str = ""
     reasoning_parser: str | None = None
     reasoning_parser_reason: str = ""
+    incremental_streaming_output: bool = False
+    tokenizer: str = ""  # where it was read from; empty for one that is no file
 
 
 @dataclass(frozen=True, slots=True)

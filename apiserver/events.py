@@ -107,6 +107,7 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
 
     index: int
     logprobs: tuple[float, ...]
+    label_token_ids: tuple[int, ...] = ()
 
 
 class Detokenized(msgspec.Struct, frozen=True, gc=False):
@@ -228,7 +229,7 @@ class Result:
         self.prompts: list[PreparedPrompt] = []
         self.choices: dict[int, Choice] = {}
         self.vectors: dict[int, bytes] = {}
-        self.scores: dict[int, tuple[float, ...]] = {}
+        self.scores: dict[int, Scored] = {}
         self.texts: dict[int, str] = {}
         self.sampling_params: dict[int, SamplingParams] = {}
 
@@ -247,7 +248,7 @@ class Result:
             case PromptScored():
                 self._choice(event.index).prompt_logprobs = event.logprobs
             case Scored():
-                self.scores[event.index] = event.logprobs
+                self.scores[event.index] = event
             case Detokenized():
                 self.texts[event.index] = event.text
             case Rendered():

@@ -61,6 +61,7 @@ class ServeSettings:
     trust_request_chat_template: bool
     tool_call_parser: str
     reasoning_parser: str
+    incremental_streaming_output: bool
     api_server_count: int
     api_server_timeout: float
     max_requests_per_worker: int
@@ -266,6 +267,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--strict-fields", action="store_true", help="refuse unknown fields instead of ignoring them")
     group.add_argument("--clamp-max-tokens", action="store_true", help="cut max_tokens to the room instead of a 400")
     group.add_argument("--trust-request-chat-template", action="store_true", help="let requests bring a template")
+    text = "stream what is new on /generate, not all so far"
+    group.add_argument("--incremental-streaming-output", action="store_true", help=text)
     for name in Limits.__dataclass_fields__:
         group.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(limits, name), metavar="N")
 
@@ -314,6 +317,7 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         trust_request_chat_template=options.trust_request_chat_template,
         tool_call_parser=options.tool_call_parser,
         reasoning_parser=options.reasoning_parser,
+        incremental_streaming_output=options.incremental_streaming_output,
         api_server_count=options.api_server_count,
         api_server_timeout=options.api_server_timeout,
         max_requests_per_worker=options.max_requests_per_worker,

@@ -77,7 +77,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         measure(threaded.encoder)
         pace = measure(inline.encoder)
         names = settings.served_model_name or (model.name,)
-        model_settings = _model_settings(settings, names, text.template)
+        model_settings = _model_settings(settings, model, names, text.template)
     except (models.ModelError, TokenizerError, TemplateError, UnknownParser, OSError) as error:
         raise LaunchError(str(error)) from error
     try:
@@ -152,7 +152,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         return supervisor.run()
 
 
-def _model_settings(settings: ServeSettings, names: tuple[str, ...], template: str | None) -> ModelSettings:
+def _model_settings(settings: ServeSettings, plan: Plan, names: tuple[str, ...], template: str | None) -> ModelSettings:
     """Raises UnknownParser."""
     tool_calls = choose_tool_calls(settings.tool_call_parser, template)
     reasoning = choose_reasoning(settings.reasoning_parser, template, tool_calls.name)
@@ -171,6 +171,8 @@ def _model_settings(settings: ServeSettings, names: tuple[str, ...], template: s
         tool_call_parser_reason=tool_calls.reason,
         reasoning_parser=reasoning.name,
         reasoning_parser_reason=reasoning.reason,
+        incremental_streaming_output=settings.incremental_streaming_output,
+        tokenizer=plan.tokenizer or "",
     )
 
 
@@ -216,6 +218,6 @@ class _Shared:
             return False
         self.preloaded.inline.template = inline
         self.preloaded.threaded.template = threaded
-        model = _model_settings(self._settings, self.preloaded.model.served_model_name, text.template)
+        model = _model_settings(self._settings, self._plan, self.preloaded.model.served_model_name, text.template)
         self.preloaded = replace(self.preloaded, tls=tls, model=model)
         return True

@@ -95,6 +95,13 @@ class GenerateJob(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     cache_salt: str | None = None
     structure: Structure | None = None
+    each: tuple["GenerateJob", ...] = ()
+    """Where the prompts of one request ask for different things (native batches): a job for each prompt, with that
+    prompt alone. It says everything about its prompt but `n`, `priority` and `structure`."""
+
+    def of(self, number: int) -> "GenerateJob":
+        """What is asked of one prompt."""
+        return self.each[number] if self.each else self
 
 
 class EmbedJob(msgspec.Struct, frozen=True, gc=False):
@@ -103,6 +110,8 @@ class EmbedJob(msgspec.Struct, frozen=True, gc=False):
     prompts: list[Prompt]
     dimensions: int | None = None
     truncation: Truncation | None = None
+    truncations: tuple[Truncation | None, ...] = ()
+    """One for each prompt instead, where they differ: a query is not cut like the documents."""
     client_request_id: str | None = None
     priority: int = 0
 
@@ -110,11 +119,13 @@ class EmbedJob(msgspec.Struct, frozen=True, gc=False):
 class ScoreJob(msgspec.Struct, frozen=True, gc=False):
     """How likely each label is as the next token of each prompt: one list of logprobs a prompt.
 
-    `labels` holds one list of token ids for all prompts, or one for each of them.
+    `labels` holds one list of token ids for all prompts, or one for each of them; or `label_texts` holds as many lists
+    of texts, each of which must be one token behind its prompt.
     """
 
     prompts: list[Prompt]
-    labels: list[list[int]]
+    labels: list[list[int]] = msgspec.field(default_factory=list[list[int]])
+    label_texts: list[tuple[str, ...]] = msgspec.field(default_factory=list[tuple[str, ...]])
     truncation: Truncation | None = None
     client_request_id: str | None = None
     priority: int = 0

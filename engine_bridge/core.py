@@ -140,6 +140,11 @@ class Core:
         if identity not in self._requests or self._capabilities is None or self._stopping.is_set():
             self._queue(identity, Failure(admin.request_id, FailureKind.UNAVAILABLE, "the engine is not serving"))
             return
+        if admin.verb == wire.ABORT_ALL:
+            self._queue(
+                identity, wire.AdminDone(admin.request_id, msgspec.json.encode({"aborted": self._abort_requests()}))
+            )
+            return
         if admin.verb not in self._capabilities.admin:
             text = f"this engine ({self._capabilities.engine}) cannot do '{admin.verb}'"
             self._queue(identity, Failure(admin.request_id, FailureKind.INVALID, text))
@@ -235,7 +240,16 @@ class Core:
         self._abort([(identity, request_id) for request_id in self._requests.get(identity, ())])
 
     def _abort_by_client_id(self, client_request_id: str) -> None:
-        keys = list(self._by_client_id.get(client_request_id, ()))
+        self._end_early(list(self._by_client_id.get(client_request_id, ())))
+
+    def _abort_requests(self) -> int:
+        """Every request of every API server; returns how many there were."""
+        keys = [(identity, request_id) for identity, requests in self._requests.items() for request_id in requests]
+        self._end_early(keys)
+        return len(keys)
+
+    def _end_early(self, keys: Sequence[Key]) -> None:
+        """Not their own API server wants it, so that one must be told."""
         self._abort(keys)
         for identity, request_id in keys:
             self._queue(identity, Failure(request_id, FailureKind.ABORTED, "aborted on request"))

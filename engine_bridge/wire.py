@@ -23,6 +23,10 @@ import msgspec
 
 WIRE_VERSION = 1
 
+ABORT_ALL = "abort_all"
+"""The one verb of an Admin that every core has, whatever its engine can do: end all requests of all API servers. The
+answer is {"aborted": how many}."""
+
 
 class FinishReason(IntEnum):
     """Why a generation ended. An int on the wire: compact, and the dialects spell it anyway."""
@@ -111,7 +115,8 @@ class Score(_Message, frozen=True, tag="s"):
 
 
 class Admin(_Message, frozen=True, tag="m"):
-    """Do something to the engine as a whole; `verb` is one of Capabilities.admin, `arguments` a JSON object."""
+    """Do something to the engine as a whole; `verb` is ABORT_ALL or one of Capabilities.admin, `arguments` a JSON
+    object."""
 
     request_id: int
     verb: str

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine_bridge.engines import Answer, Engine, Key
+from engine_bridge.engines import Answer, Engine, EngineRefusal, Key
 from engine_bridge.wire import (
     Capabilities,
     Embed,
@@ -27,6 +27,7 @@ from engine_bridge.wire import (
     Output,
     Request,
     SamplingParams,
+    Score,
     pack_ids,
     unpack_ids,
 )
@@ -87,6 +88,9 @@ class Bench:
 
     def embed(self, prompt: Sequence[int], *, dimensions: int | None = None) -> Embed:
         return Embed(self.next_id(), pack_ids(tuple(prompt)), dimensions)
+
+    def score(self, prompt: Sequence[int], labels: Sequence[int]) -> Score:
+        return Score(self.next_id(), pack_ids(tuple(prompt)), tuple(labels))
 
     def request(self, prompt: Sequence[int]) -> Request:
         """One of the engine's own kind; a generation is short, and its length is known."""
@@ -272,6 +276,48 @@ class EngineContract:
             assert not isinstance(end, Failure)
 
         self.run(case.make_crowded(), check)
+
+    def test_what_it_does_not_claim_to_do_as_a_whole_it_refuses(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            with pytest.raises(EngineRefusal):
+                await bench.engine.admin("no_such_verb", {})
+
+        self.run(case.make(), check)
+
+    def test_pausing_and_going_on_loses_nothing(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            if not {"pause_generation", "continue_generation"} <= set(bench.capabilities.admin):
+                pytest.skip("this engine cannot pause")
+            before = bench.submit(bench.request(case.prompt))
+            await bench.engine.admin("pause_generation", {"mode": "in_place"})
+            await bench.engine.admin("pause_generation", {"mode": "in_place"})
+            keys = [*before, *bench.submit(bench.request(case.prompt))]
+            await bench.engine.admin("continue_generation", {})
+            ends = await bench.ends(*keys)
+            assert not [end for end in ends if isinstance(end, Failure)]
+
+        self.run(case.make(), check)
+
+    def test_its_state_is_what_json_can_hold(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            if "internal_state" not in bench.capabilities.admin:
+                pytest.skip("this engine tells nothing of its inside")
+            await bench.ends(*bench.submit(bench.request(case.prompt)))
+            state = await bench.engine.admin("internal_state", {})
+            assert json.loads(json.dumps(state)) == state
+
+        self.run(case.make(), check)
+
+    def test_the_cache_can_be_flushed_when_nothing_runs(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            if "flush_cache" not in bench.capabilities.admin:
+                pytest.skip("this engine has no cache to flush")
+            await bench.ends(*bench.submit(bench.request(case.prompt)))
+            await bench.until_idle()
+            await bench.engine.admin("flush_cache", {})
+            await bench.ends(*bench.submit(bench.request(case.prompt)))
+
+        self.run(case.make(), check)
 
     def test_closing_ends_what_runs(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
@@ -12,22 +13,25 @@ from apiserver.board import Cell
 from apiserver.config import AccessSettings, HttpSettings
 from apiserver.errors import ApiError, Internal, MethodNotAllowed, NotFound, shown
 from apiserver.http.access import KeyGuard
-from apiserver.http.call import Call
+from apiserver.http.admin import ADMIN_ROUTES, Admin
+from apiserver.http.call import Call, Handle
+from apiserver.http.dialects import MORE_DIALECTS, PUT_TOO
 from apiserver.http.endpoint import Endpoint, respond_error
+from apiserver.http.info import INFO_ROUTES, Info
 from apiserver.http.ops import Ops
 from apiserver.http.responses import Responses
 from apiserver.http.service import Service
 from apiserver.protocol.chat_completions import ChatCompletion
 from apiserver.protocol.completions import Completion
 from apiserver.protocol.embeddings import Embeddings
-from apiserver.protocol.exchange import Exchange
+from apiserver.protocol.exchange import Dialect
 from apiserver.protocol.messages import Messages
 from apiserver.protocol.messages_count import CountTokens
 from apiserver.protocol.parse import ParseFunctionCall, SeparateReasoning
 from apiserver.protocol.render import ChatRender, CompletionRender
 from apiserver.protocol.tokenize import Detokenize, Tokenize
 
-DIALECTS: dict[str, type[Exchange]] = {
+DIALECTS: dict[str, Dialect] = {
     "/v1/chat/completions": ChatCompletion,
     "/v1/completions": Completion,
     "/v1/chat/completions/render": ChatRender,
@@ -41,6 +45,7 @@ DIALECTS: dict[str, type[Exchange]] = {
     "/v1/detokenize": Detokenize,
     "/parse_function_call": ParseFunctionCall,
     "/separate_reasoning": SeparateReasoning,
+    **MORE_DIALECTS,
 }
 OPEN_ROUTES = frozenset(("/health", "/ready", "/live", "/ping", "/metrics", "/version"))
 """The only routes without a key. Everything else is closed by default, also what is added later."""
@@ -50,7 +55,6 @@ OPS_ROUTES = (
     "/",
     "/api/hello",
     "/pool",
-    "/server_info",
     "/v1/models",
     "/v1/models/{model:path}",
 )
@@ -62,17 +66,16 @@ RESPONSES_ROUTES = (
     "/v1/responses/{response_id}/cancel",
     "/v1/responses/{response_id}/input_items",
 )
-ROUTES = (*DIALECTS, *RESPONSES_ROUTES, *OPS_ROUTES, NO_ROUTE)
+ROUTES = (*DIALECTS, *RESPONSES_ROUTES, *OPS_ROUTES, *ADMIN_ROUTES, *INFO_ROUTES, NO_ROUTE)
 """Every route's name, as the metrics count it."""
 
 _POST = ("POST",)
+_POST_AND_PUT = ("POST", "PUT")
 _GET = ("GET", "HEAD")
 _MOST_LOGGED_PATH = 500
 CLIENT_LEFT = 499  # nginx's number for a client that went before its answer
 
 log = logging.getLogger("apiserver.access")
-
-Handle = Callable[[Call], Awaitable[None]]
 
 
 class _Target:
@@ -91,7 +94,7 @@ class _Target:
         settings: HttpSettings,
         *,
         methods: Sequence[str],
-        dialect: type[Exchange] | None = None,
+        dialect: Dialect | None = None,
     ) -> None:
         self._route = route
         self._handle = handle
@@ -142,7 +145,7 @@ class _Target:
         except ApiError as error:
             await respond_error(call, error, self._speaker(call))
 
-    def _speaker(self, call: Call) -> type[Exchange]:
+    def _speaker(self, call: Call) -> Dialect:
         """Who writes an error: the route's dialect; where it has none, the one that the client speaks."""
         if self._dialect is not None:
             return self._dialect
@@ -181,20 +184,25 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> 
         "/": ops.hello,
         "/api/hello": ops.hello,
         "/pool": ops.pool,
-        "/server_info": ops.server_info,
         "/v1/models": ops.models,
         "/v1/models/{model:path}": ops.model,
     }
 
-    def target(route: str, handle: Handle, methods: Sequence[str], dialect: type[Exchange] | None = None) -> _Target:
+    def target(route: str, handle: Handle, methods: Sequence[str], dialect: Dialect | None = None) -> _Target:
         return _Target(route, handle, service, guard, http, methods=methods, dialect=dialect)
 
-    routes = [
-        Route(path, target(path, Endpoint(dialect, service), _POST, dialect)) for path, dialect in DIALECTS.items()
-    ]
+    routes: list[Route] = []
+    for path, dialect in DIALECTS.items():
+        methods = _POST_AND_PUT if path in PUT_TOO else _POST
+        routes.append(Route(path, target(path, Endpoint(dialect, service), methods, dialect)))
     routes += [Route(path, target(path, handle, methods)) for path, handle, methods in _responses(Responses(service))]
     for path, handle in ops_handlers.items():
         routes.append(Route(path, target(path, handle, (*_GET, "POST") if path == "/ping" else _GET)))
+    admin, info = Admin(service), Info(service)
+    for path, (handle, methods) in ADMIN_ROUTES.items():
+        routes.append(Route(path, target(path, partial(handle, admin), methods)))
+    for path, (handle, methods) in INFO_ROUTES.items():
+        routes.append(Route(path, target(path, partial(handle, info), methods)))
     app = _Directory(Router(routes=routes, redirect_slashes=False, default=target(NO_ROUTE, _no_route, ())))
     return _with_cors(app, access) if access.allowed_origins else app
 

@@ -6,7 +6,7 @@ more than the whole rest of a token's way (measured: docs/decisions.md).
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 from urllib.parse import parse_qsl
@@ -21,6 +21,8 @@ _PART_BYTES = 256 * 1024
 _ANTHROPIC_ROUTES = "/v1/messages"
 
 RawHeaders = list[tuple[bytes, bytes]]
+Handle = Callable[["Call"], Awaitable[None]]
+"""What answers a call."""
 
 
 class _Numbers:

@@ -16,7 +16,7 @@ from apiserver.http import sse
 from apiserver.http.call import Call
 from apiserver.http.service import Service
 from apiserver.pipeline import Events
-from apiserver.protocol.exchange import Body, Chunk, Exchange, OpenExchange, Pieces
+from apiserver.protocol.exchange import Body, Chunk, Dialect, OpenExchange, Pieces
 from apiserver.timings import Timings
 
 log = logging.getLogger("apiserver.endpoint")
@@ -48,7 +48,7 @@ class Sink(Protocol):
 class Endpoint:
     """Serves one dialect."""
 
-    def __init__(self, dialect: type[Exchange], service: Service) -> None:
+    def __init__(self, dialect: Dialect, service: Service) -> None:
         self._dialect = dialect
         self._service = service
 
@@ -66,7 +66,7 @@ class Endpoint:
             await respond_error(call, error, self._dialect)
 
     @property
-    def dialect(self) -> type[Exchange]:
+    def dialect(self) -> Dialect:
         return self._dialect
 
 
@@ -117,7 +117,7 @@ def _error_end(sink: Sink, exchange: OpenExchange, error: ApiError) -> list[Chun
     return list(exchange.error_chunks(error))
 
 
-async def respond_error(call: Call, error: ApiError, dialect: type[Exchange]) -> None:
+async def respond_error(call: Call, error: ApiError, dialect: Dialect) -> None:
     """The dialect's error document with the error's status."""
     if error.status >= 500:
         log.log(

@@ -100,28 +100,6 @@ class Ops:
         yield Gauge("engine_restarts", "Engine cores that were started after one had died.", (), [((), restarts)])
         yield Gauge("api_server_deaths", "API servers that died and were replaced.", (), [((), deaths)])
 
-    async def server_info(self, call: Call) -> None:
-        """What this pool was told and chose (SGLang's route; load tools ask it before and after a run)."""
-        service = self._service
-        card = service.card()
-        model = service.model
-        document = {
-            "version": __version__,
-            "model_path": card.root,
-            "served_model_name": card.names[0],
-            "served_model_names": list(card.names),
-            "max_model_len": card.max_model_len,
-            "vocab_size": card.vocab_size,
-            "task": card.capabilities.task,
-            "engine": card.capabilities.engine,
-            "tokenizer_backend": {"name": service.encoder, "reason": service.encoder_reason},
-            "preprocess_order": service.preprocess_order,
-            "tool_call_parser": {"name": model.tool_call_parser, "reason": model.tool_call_parser_reason},
-            "reasoning_parser": {"name": model.reasoning_parser, "reason": model.reasoning_parser_reason},
-            "api_server_count": service.board.count,
-        }
-        await call.respond(200, _encode(document))
-
     async def pool(self, call: Call) -> None:
         """Every process of the pool; psutil reads /proc, so it runs beside the loop."""
         document = await asyncio.to_thread(self._pool_document)

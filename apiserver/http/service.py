@@ -68,6 +68,7 @@ class Service:
             trust_request_chat_template=model.trust_request_chat_template,
             tool_call_parser=model.tool_call_parser,
             reasoning_parser=model.reasoning_parser,
+            incremental_streaming_output=model.incremental_streaming_output,
         )
 
     def health(self) -> str | None:

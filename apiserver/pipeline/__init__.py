@@ -115,10 +115,10 @@ class Pipeline:
             if not capabilities.score:
                 raise InvalidRequest(f"The engine ({capabilities.engine}) cannot score tokens.", param="model")
             prepared = await self._lane.run(prepare_score, job, card, timings)
-            labels = [tuple(label) for label in job.labels]
+            labels = prepared.labels
             async with self._client.open() as submission:
                 requests = [
-                    Score(submission.new_id(), packed, labels[index % len(labels)], job.client_request_id, job.priority)
+                    Score(submission.new_id(), packed, labels[index], job.client_request_id, job.priority)
                     for index, packed in enumerate(prepared.packed)
                 ]
                 indexes = {request.request_id: index for index, request in enumerate(requests)}
@@ -132,7 +132,7 @@ class Pipeline:
                         if type(answer) is not Scores:
                             raise _failure(answer, job.prompts[index].param)
                         timings.queue = max(timings.queue, answer.queued_seconds)
-                        events.append(Scored(index, answer.logprobs))
+                        events.append(Scored(index, answer.logprobs, labels[index]))
                     timings.engine = time.perf_counter() - submitted - timings.queue
                     yield events
         except EngineUnavailable as error:
@@ -142,7 +142,8 @@ class Pipeline:
         try:
             capabilities = self._client.require()
             _require(capabilities, "generate")
-            check_capable(job.sampling_params, capabilities)
+            for one in job.each or (job,):
+                check_capable(one.sampling_params, capabilities)
             prepared = await self._lane.run(prepare_generate, job, card, timings)
             async with self._client.open() as submission:
                 requests, decoders = self._fan_out(job, capabilities, submission, prepared)
@@ -184,7 +185,9 @@ class Pipeline:
         requests: list[Generate] = []
         decoders: dict[int, Decoder] = {}
         tokenizer = self._lane.preprocessor.tokenizer
-        for prompt, packed, prompt_params in zip(prepared.prompts, prepared.packed, prepared.params, strict=True):
+        each = zip(prepared.prompts, prepared.packed, prepared.params, strict=True)
+        for number, (prompt, packed, prompt_params) in enumerate(each):
+            asked = job.of(number)
             for choice in range(job.n):
                 choice_params = prompt_params
                 if choice and choice_params.seed is not None:
@@ -194,9 +197,9 @@ class Pipeline:
                     )
                 request_id = submission.new_id()
                 requests.append(
-                    Generate(request_id, packed, choice_params, job.client_request_id, job.priority, job.cache_salt)
+                    Generate(request_id, packed, choice_params, asked.client_request_id, job.priority, asked.cache_salt)
                 )
-                decoders[request_id] = Decoder(len(decoders), job, tokenizer, prompt, capabilities.eos_token_ids)
+                decoders[request_id] = Decoder(len(decoders), asked, tokenizer, prompt, capabilities.eos_token_ids)
         return requests, decoders
 
 

@@ -4,6 +4,7 @@ import msgspec
 
 from apiserver.card import Card
 from apiserver.events import PreparedPrompt
+from apiserver.pipeline.labels import LabelFinder
 from apiserver.pipeline.preprocess import Preprocessor, Room, fill_max_tokens
 from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, RenderJob, ScoreJob, TokenizeJob
 from apiserver.timings import Timings
@@ -18,8 +19,26 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     params: list[SamplingParams]
 
 
+class PreparedScores(msgspec.Struct, frozen=True, gc=False):
+    """The prompts of a job, each with the ids of its labels."""
+
+    prompts: list[PreparedPrompt]
+    packed: list[bytes]
+    labels: list[tuple[int, ...]]
+
+
 def prepare_generate(preprocessor: Preprocessor, job: GenerateJob, card: Card, timings: Timings) -> Prepared:
     """Raises InvalidRequest for whatever the engine must not see."""
+    prompts: list[PreparedPrompt] = []
+    for one in job.each or (job,):
+        prompts += _generate_prompts(preprocessor, one, card, timings)
+    filled = [fill_max_tokens(job.of(number), len(prompt.token_ids), card) for number, prompt in enumerate(prompts)]
+    return Prepared(prompts, _pack(prompts), filled)
+
+
+def _generate_prompts(
+    preprocessor: Preprocessor, job: GenerateJob, card: Card, timings: Timings
+) -> list[PreparedPrompt]:
     params = job.sampling_params
     preprocessor.check_ids(list(params.stop_token_ids), "stop_token_ids", card.vocab_size)
     preprocessor.check_ids([token_id for token_id, _ in params.logit_bias], "logit_bias", card.vocab_size)
@@ -27,8 +46,7 @@ def prepare_generate(preprocessor: Preprocessor, job: GenerateJob, card: Card, t
     prompts = [preprocessor.prepare(prompt, card, room, job.truncation, timings) for prompt in job.prompts]
     if job.echo or params.logprobs is not None:  # the text itself, or the offsets that go on from its end
         prompts = [_with_text(preprocessor, prompt, job.skip_special_tokens) for prompt in prompts]
-    filled = [fill_max_tokens(job, len(prompt.token_ids), card) for prompt in prompts]
-    return Prepared(prompts, _pack(prompts), filled)
+    return prompts
 
 
 def prepare_render(preprocessor: Preprocessor, job: RenderJob, card: Card, timings: Timings) -> Prepared:
@@ -41,17 +59,29 @@ def prepare_render(preprocessor: Preprocessor, job: RenderJob, card: Card, timin
 def prepare_embed(preprocessor: Preprocessor, job: EmbedJob, card: Card, timings: Timings) -> Prepared:
     """Raises InvalidRequest for whatever the engine must not see."""
     room = Room(card.max_model_len, reserved=0)
-    prompts = [preprocessor.prepare(prompt, card, room, job.truncation, timings) for prompt in job.prompts]
+    truncations = job.truncations or (job.truncation,) * len(job.prompts)
+    prompts = [
+        preprocessor.prepare(prompt, card, room, truncation, timings)
+        for prompt, truncation in zip(job.prompts, truncations, strict=True)
+    ]
     return Prepared(prompts, _pack(prompts), [])
 
 
-def prepare_score(preprocessor: Preprocessor, job: ScoreJob, card: Card, timings: Timings) -> Prepared:
+def prepare_score(preprocessor: Preprocessor, job: ScoreJob, card: Card, timings: Timings) -> PreparedScores:
     """Raises InvalidRequest for whatever the engine must not see."""
     for label in job.labels:
         preprocessor.check_ids(label, "label_token_ids", card.vocab_size)
-    room = Room(card.max_model_len, reserved=0)
+    room = Room(card.max_model_len, reserved=1)  # the label would be one token more
     prompts = [preprocessor.prepare(prompt, card, room, job.truncation, timings) for prompt in job.prompts]
-    return Prepared(prompts, _pack(prompts), [])
+    count = len(prompts)
+    if job.label_texts:
+        finder = LabelFinder(preprocessor)
+        texts = [job.label_texts[number % len(job.label_texts)] for number in range(count)]
+        named = zip(prompts, job.prompts, texts, strict=True)
+        labels = [finder.find(prompt, asked.param, each) for prompt, asked, each in named]
+    else:
+        labels = [tuple(job.labels[number % len(job.labels)]) for number in range(count)]
+    return PreparedScores(prompts, _pack(prompts), labels)
 
 
 def prepare_tokenize(

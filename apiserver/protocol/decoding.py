@@ -129,6 +129,14 @@ def refuse_unknown(raw: bytes, struct: type[msgspec.Struct], ignored: Collection
             raise InvalidRequest(f"Unknown field: {shown(name)}.", param=name)
 
 
+def names_in(raw: bytes) -> Collection[str]:
+    """The body's top-level fields; none if it is no JSON object, which somebody else will say."""
+    try:
+        return _fields_of.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return ()
+
+
 def refuse_unsupported(fields: msgspec.Struct, harmless: Mapping[str, tuple[Any, ...]]) -> None:
     """A field that we know and cannot honour must not be set to anything that would matter."""
     for name, values in harmless.items():

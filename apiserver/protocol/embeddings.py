@@ -1,21 +1,20 @@
 """OpenAI embeddings: POST /v1/embeddings, with vLLM's binary forms."""
 
-import array
 import binascii
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from apiserver.card import Card
-from apiserver.errors import ApiError, Internal, InvalidRequest, shown
+from apiserver.errors import ApiError, InvalidRequest, shown
 from apiserver.events import Result
 from apiserver.protocol import openai
 from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import client_request_id, truncation
+from apiserver.protocol.vectors import check_dimensions, finite
 from apiserver.requests import EmbedJob
 
 _MOST_AT_ONCE = 16  # vectors that are encoded in one go
@@ -90,7 +89,7 @@ class Embeddings(Unary):
                 f"encoding_format must be one of {', '.join(_FORMATS)}, not {shown(self._format)}.",
                 param="encoding_format",
             )
-        _check_dimensions(fields.dimensions, card)
+        check_dimensions(fields.dimensions, card)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         self._job = EmbedJob(
             prompts=prompts(
@@ -148,7 +147,7 @@ class Embeddings(Unary):
     def _binary(self, vectors: list[bytes], usage: dict[str, int]) -> Body:
         """The vectors as they came from the engine, one after another; vLLM's `metadata` header says where each is."""
         for index, vector in enumerate(vectors):
-            _check_finite(vector, index)
+            finite(vector, f"input[{index}]")
         body = b"".join(vectors)
         if self._format == "bytes_only":
             return Body(body, "application/octet-stream")
@@ -181,31 +180,11 @@ class Embeddings(Unary):
         return openai.error_document(error)
 
 
-def _check_dimensions(dimensions: int | None, card: Card) -> None:
-    """Cutting the vectors of a model that was not trained for it makes poor ones, silently: refused."""
-    if dimensions is None:
-        return
-    full = card.capabilities.dimensions
-    check_range("dimensions", dimensions, 1, full or math.inf)
-    if dimensions != full and not card.capabilities.matryoshka:
-        raise InvalidRequest(
-            f"This model's vectors have {full} dimensions and cannot be shortened.", param="dimensions"
-        )
-
-
-def _check_finite(vector: bytes, index: int) -> "array.array[float]":
-    """The vector as floats. Raises Internal naming the input whose vector holds what is no number."""
-    floats = array.array("f", vector)
-    if not math.isfinite(sum(floats)):
-        raise Internal(f"input[{index}]: the engine gave a vector with values that are not numbers.")
-    return floats
-
-
 def _as_floats(vector: bytes, index: int) -> list[float]:
-    return _check_finite(vector, index).tolist()
+    return finite(vector, f"input[{index}]").tolist()
 
 
 def _as_base64(vector: bytes, index: int) -> msgspec.Raw:
     """Never through Python floats: bytes from the engine, base64 of them to the client."""
-    _check_finite(vector, index)
+    finite(vector, f"input[{index}]")
     return msgspec.Raw(b'"' + binascii.b2a_base64(vector, newline=False) + b'"')

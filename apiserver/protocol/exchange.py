@@ -58,6 +58,16 @@ class Exchange(OpenExchange, Protocol):
         ...
 
 
+class Dialect(Protocol):
+    """What serves a route: an exchange's class, or whatever chooses one by the body (`Forms`)."""
+
+    def __call__(self, raw: bytes, card: Card, /) -> Exchange: ...
+
+    def error(self, error: ApiError, /) -> Any:
+        """The error document, also for bodies that never became an exchange."""
+        ...
+
+
 class Pieces(NamedTuple):
     """A large JSON document as bytes that are made one after another: nobody waits for all of it at once."""
 

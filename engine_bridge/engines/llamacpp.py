@@ -21,10 +21,11 @@ from typing import Any
 
 from engine_bridge.engines import Answer, Emit, EngineError, EngineRefusal, Key
 from engine_bridge.engines.gguf import GgufHeader
-from engine_bridge.engines.llamacpp_request import Refused, Run, check
+from engine_bridge.engines.llamacpp_request import Refused, Run, check, check_score
+from engine_bridge.engines.llamacpp_score import Scoring
 from engine_bridge.engines.llamacpp_server import LlamaCppOptions, open_server, own_signal_handlers
 from engine_bridge.engines.llamacpp_stream import Completion
-from engine_bridge.wire import Capabilities, Failure, FailureKind, Generate, Request
+from engine_bridge.wire import Capabilities, Failure, FailureKind, Generate, Request, Score
 
 logger = logging.getLogger(__name__)
 
@@ -112,15 +113,20 @@ class LlamaCppEngine:
             logit_bias=True,
             json_schema=True,
             grammar=True,
+            score=True,
             engine=f"llamacpp (xllamacpp {version})",
             temperature=self._options.default_temperature,
             top_p=self._options.default_top_p,
         )
 
     def _check(self, request: Request) -> None:
-        if not isinstance(request, Generate):
-            raise Refused("this model generates text, it does not embed")
-        check(request, self._capabilities)
+        match request:
+            case Generate():
+                check(request, self._capabilities)
+            case Score():
+                check_score(request, self._capabilities)
+            case _:
+                raise Refused("this model generates text, it does not embed")
         if len(self._waiting) >= self._options.max_waiting:
             raise Refused("the engine's queue is full", FailureKind.OVERLOADED)
 
@@ -162,7 +168,12 @@ class LlamaCppEngine:
             self._post(run, self._serve(run), is_end=True)
 
     def _serve(self, run: Run) -> Answer:
+        assert self._server is not None
         try:
+            if isinstance(run.request, Score):
+                capabilities = self._capabilities
+                scoring = Scoring(run, vocab_size=capabilities.vocab_size, eos_token_ids=capabilities.eos_token_ids)
+                return scoring.score(self._server)
             completion = Completion(
                 run,
                 header=self._header,
@@ -171,7 +182,6 @@ class LlamaCppEngine:
                 emit=lambda output: self._post(run, output),
                 on_progress=self._say_progress,
             )
-            assert self._server is not None
             return completion.generate(self._server)
         except Refused as refusal:
             return Failure(run.request.request_id, refusal.kind, str(refusal))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engine_bridge.engines import Key
-from engine_bridge.wire import Capabilities, FailureKind, Generate, Request, unpack_ids
+from engine_bridge.wire import Capabilities, FailureKind, Generate, Request, Score, unpack_ids
 
 _MAX_CONSTRAINT_CHARS = 65_536
 _MAX_GRAMMAR_DEPTH = 256  # 5,000 levels still parse
@@ -48,15 +48,9 @@ class Run:
 def check(request: Generate, capabilities: Capabilities) -> None:
     """Raises Refused for what would fail in llama.cpp, harm it, or be ignored by it."""
     params = request.sampling_params
-    prompt = unpack_ids(request.prompt_token_ids)
+    _check_prompt(unpack_ids(request.prompt_token_ids), capabilities)
     constraints = [text for text in (params.json_schema, params.grammar) if text is not None]
     refusals = {
-        "the prompt is empty": not prompt,
-        f"the prompt's {len(prompt)} tokens leave no room in the model's {capabilities.max_model_len}": (
-            len(prompt) >= capabilities.max_model_len
-        ),
-        "the prompt has token ids outside the vocabulary": bool(prompt)
-        and not 0 <= min(prompt) <= max(prompt) < capabilities.vocab_size,
         "this engine has no regex": params.regex is not None,
         "this engine has no prompt_logprobs": params.prompt_logprobs is not None,
         "this engine has no LoRA adapters": params.lora is not None,
@@ -75,6 +69,22 @@ def check(request: Generate, capabilities: Capabilities) -> None:
         _check_grammar(params.grammar)
     if params.json_schema is not None:
         _check_schema(params.json_schema)
+
+
+def check_score(request: Score, capabilities: Capabilities) -> None:
+    """Raises Refused for what would fail in llama.cpp, or harm it."""
+    _check_prompt(unpack_ids(request.prompt_token_ids), capabilities)
+    if not all(0 <= label < capabilities.vocab_size for label in request.label_token_ids):
+        raise Refused("a label is outside the vocabulary")
+
+
+def _check_prompt(prompt: list[int], capabilities: Capabilities) -> None:
+    if not prompt:
+        raise Refused("the prompt is empty")
+    if len(prompt) >= capabilities.max_model_len:
+        raise Refused(f"the prompt's {len(prompt)} tokens leave no room in the model's {capabilities.max_model_len}")
+    if not 0 <= min(prompt) <= max(prompt) < capabilities.vocab_size:
+        raise Refused("the prompt has token ids outside the vocabulary")
 
 
 def _check_grammar(grammar: str) -> None:

@@ -37,7 +37,8 @@ UNKNOWN_LOGPROB = -9999.0
 
 _SPARE_TOKENS = 3  # a character has four bytes at most
 _MAX_VETTED_SCHEMAS = 256
-_CERTAIN = 1000.0  # a logit bias that no logit outweighs
+CERTAIN = 1000.0
+"""A logit bias that no logit outweighs."""
 
 
 class _Candidate(msgspec.Struct):
@@ -164,7 +165,7 @@ class Completion:
                 sampled.append(chunk.token.id)
             return bool(sampled)
 
-        end = [(eos_token_ids[0], _CERTAIN)]
+        end = [(eos_token_ids[0], CERTAIN)]
         body = completion_body(self._request, prompt=self._prompt, max_tokens=4, ignore_eos=False, logit_bias=end)
         self._complete(server, {**body, "temperature": 0.0}, on_chunk)
         if sampled[:1] == [eos_token_ids[0]]:
@@ -185,7 +186,7 @@ class Completion:
                     return True
                 chunk = _decode_chunk(data)
                 if chunk.error is not None:
-                    raise _refusal(chunk.error)
+                    raise refusal_of(chunk.error.code, chunk.error.message)
                 return on_chunk(chunk)
             except Exception as error:
                 self._failure = error  # it would not get through the C++ that called us
@@ -265,8 +266,9 @@ class Completion:
         )
 
 
-def _refusal(error: _Error) -> Refused:
+def refusal_of(code: int, message: str) -> Refused:
+    """llama.cpp's own error as ours."""
     # A grammar that leaves no token to sample is the request's fault, though llama.cpp says 500.
-    is_invalid = error.code < 500 or "grammar" in error.message
+    is_invalid = code < 500 or "grammar" in message
     kind = FailureKind.INVALID if is_invalid else FailureKind.INTERNAL
-    return Refused(f"llama.cpp refuses: {error.message}" if is_invalid else f"llama.cpp failed: {error.message}", kind)
+    return Refused(f"llama.cpp refuses: {message}" if is_invalid else f"llama.cpp failed: {message}", kind)

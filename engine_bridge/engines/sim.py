@@ -7,25 +7,22 @@ came. How long it takes is a time model: a step costs
 request `tokens_per_step` ids. Faults happen on demand: a prompt that holds a fault's token id sets it off.
 """
 
-import argparse
-import array
 import asyncio
 import json
-import math
 import os
-import random
 import signal
 import time
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from engine_bridge import wire
 from engine_bridge.engines import Answer, Emit, EngineRefusal, Key
+from engine_bridge.engines.sim_options import Fault, FaultKind, SimOptions, parse_options
+from engine_bridge.engines.sim_scores import score_labels
+from engine_bridge.engines.sim_vectors import Vectors, no_number
 from engine_bridge.wire import (
     Capabilities,
     Embed,
@@ -37,56 +34,15 @@ from engine_bridge.wire import (
     Output,
     Request,
     Score,
+    Scores,
     TokenLogprobs,
     pack_ids,
     unpack_ids,
 )
 
-_VECTORS = 256  # base vectors; rotated by the prompt's hash, so that different prompts differ
+_VERBS = ("flush_cache", "pause_generation", "continue_generation", "internal_state")
+_GREEDY = wire.SamplingParams()
 _FORCING_BIAS = 50.0  # a logit bias from here on decides; below it, it is noise to us
-
-
-class FaultKind(StrEnum):
-    CRASH = "crash"  # the process dies of SIGKILL
-    STALL = "stall"  # the loop turns, but no output comes any more
-    HANG = "hang"  # the loop itself stands still
-    SLOW = "slow"  # this step takes AFTER seconds
-    REFUSE = "refuse"  # the queue is "full" for this request
-    ERROR = "error"  # this request fails after AFTER tokens
-    NAN = "nan"  # its vector holds a NaN
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`KIND:TOKEN_ID[:AFTER]`; AFTER is a count of output tokens, or seconds for `slow`."""
-
-    kind: FaultKind
-    token_id: int
-    after: float = 0
-
-    @classmethod
-    def parse(cls, text: str) -> "Fault":
-        kind, token_id, *after = text.split(":")
-        return cls(FaultKind(kind), int(token_id), float(after[0]) if after else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class SimOptions:
-    task: str = "generate"
-    mode: str = "seeded"
-    vocab_size: int = 259
-    eos_token_id: int = 258
-    max_model_len: int = 40_960
-    dimensions: int = 384
-    tokens_per_step: int = 1
-    step_ms: float = 0.0
-    step_ms_per_request: float = 0.0
-    prefill_tokens_per_second: float = math.inf
-    max_running: int = 256
-    max_waiting: int = 0  # 0 = no limit
-    load_seconds: float = 0.0
-    faults: tuple[Fault, ...] = ()
-    arrival_log: Path | None = None
 
 
 @dataclass(slots=True)
@@ -94,7 +50,7 @@ class _Running:
     """A request that has been admitted to a step."""
 
     key: Key
-    request: Generate | Embed
+    request: Request
     prompt_token_ids: list[int]
     fault: Fault | None
     queued_seconds: float
@@ -117,7 +73,10 @@ class SimEngine:
         self._emit: Emit = _nobody
         low, high = (32, 127) if options.vocab_size < 1000 else (1000, min(options.vocab_size, 30_000))
         self._low, self._span = low, max(1, high - low)
-        self._vectors: list[bytes] = []
+        self._vectors: Vectors | None = None
+        self._paused = False
+        self._began = time.monotonic()
+        self._made = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         # A line at a time: whoever reads it while we run sees whole lines. Open as long as the process lives.
         log = options.arrival_log
@@ -129,7 +88,7 @@ class SimEngine:
         options = self._options
         await asyncio.sleep(options.load_seconds)
         if options.task == "embed":
-            self._vectors = [_unit_vector(seed, options.dimensions) for seed in range(_VECTORS)]
+            self._vectors = Vectors(options.dimensions)
         generates = options.task == "generate"
         return Capabilities(
             task=options.task,
@@ -143,6 +102,8 @@ class SimEngine:
             min_tokens=generates,
             logit_bias=generates,
             engine="sim",
+            score=generates,
+            admin=_VERBS,
         )
 
     def submit(self, requests: Sequence[tuple[Key, Request]]) -> None:
@@ -150,7 +111,7 @@ class SimEngine:
         refused: list[tuple[Key, Answer]] = []
         for key, request in requests:
             self._note(request)
-            if not isinstance(request, Generate if options.task == "generate" else Embed):
+            if isinstance(request, Embed) != (options.task == "embed"):
                 refused.append((key, Failure(key[1], FailureKind.INVALID, f"this engine can only {options.task}")))
             elif options.max_waiting and len(self._waiting) >= options.max_waiting:
                 refused.append((key, Failure(key[1], FailureKind.OVERLOADED, "the engine's queue is full")))
@@ -179,7 +140,41 @@ class SimEngine:
         return len(self._running), len(self._waiting)
 
     async def admin(self, verb: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        raise EngineRefusal(f"this engine cannot do '{verb}'")
+        match verb:
+            case "flush_cache":  # there is none; but a flush wants an idle engine, as SGLang's does
+                if self._running or self._waiting:
+                    raise EngineRefusal("the cache can only be flushed while nothing is running or waiting")
+                return {}
+            case "pause_generation":
+                self._pause()
+                return {}
+            case "continue_generation":
+                self._paused = False
+                self._schedule()
+                return {}
+            case "internal_state":
+                return self._internal_state()
+            case _:
+                raise EngineRefusal(f"this engine cannot do '{verb}'")
+
+    def _pause(self) -> None:
+        """What runs stays where it is, and what comes waits."""
+        self._paused = True
+        if self._stepping is not None:
+            self._stepping.cancel()
+            self._stepping = None
+
+    def _internal_state(self) -> dict[str, Any]:
+        used = sum(len(running.prompt_token_ids) + running.made for running in self._running.values())
+        total = self._options.max_running * self._options.max_model_len
+        return {
+            "last_gen_throughput": round(self._made / max(time.monotonic() - self._began, 1e-3), 3),
+            "num_used_tokens": used,
+            "max_total_num_tokens": total,
+            "max_running_requests": self._options.max_running,
+            "token_usage": used / total,
+            "is_paused": self._paused,
+        }
 
     async def close(self) -> None:
         if self._stepping is not None:
@@ -193,7 +188,7 @@ class SimEngine:
 
     def _schedule(self) -> None:
         """Admit what fits and let the step take its time; its outputs come when the time is over."""
-        if self._stepping is not None or self._stalled or not (self._waiting or self._running):
+        if self._stepping is not None or self._stalled or self._paused or not (self._waiting or self._running):
             return
         assert self._loop is not None
         prefilled = self._admit()
@@ -212,9 +207,10 @@ class SimEngine:
             key, request, arrived = self._waiting.popleft()
             token_ids = unpack_ids(request.prompt_token_ids)
             prefilled += len(token_ids)
-            assert not isinstance(request, Score), "submit has refused it"
             running = _Running(key, request, token_ids, self._fault_of(token_ids), time.monotonic() - arrived)
             running.state = zlib.crc32(request.prompt_token_ids)
+            if self._options.mode == "echo":
+                running.script = token_ids
             if type(request) is Generate:
                 self._prepare(running, request)
             self._running[key] = running
@@ -224,8 +220,6 @@ class SimEngine:
         params = request.sampling_params
         if params.seed is not None:
             running.state ^= zlib.crc32(params.seed.to_bytes(8, "little", signed=True))
-        if self._options.mode == "echo":
-            running.script = running.prompt_token_ids
         for token_id, bias in params.logit_bias:
             if bias >= _FORCING_BIAS:
                 running.forced = token_id
@@ -262,6 +256,8 @@ class SimEngine:
             answers.append((running.key, answer))
             if type(answer) is not Output or answer.finish_reason is not None:
                 del self._running[running.key]
+            if type(answer) is Output:
+                self._made += len(answer.new_token_ids) >> 2
         if answers:
             self._emit(answers)
         self._schedule()
@@ -276,6 +272,8 @@ class SimEngine:
                 return Failure(request_id, FailureKind.INTERNAL, "the engine failed at this request")
         if type(running.request) is Generate:
             return self._generate(running, running.request)
+        if type(running.request) is Score:
+            return self._score(running, running.request)
         assert type(running.request) is Embed
         return Embedding(request_id, self._vector(running, running.request), running.queued_seconds)
 
@@ -345,52 +343,28 @@ class SimEngine:
         size = self._options.vocab_size
         return TokenLogprobs(own, tuple(((token_id + i) % size, own - i) for i in range(count)))
 
+    def _score(self, running: _Running, request: Score) -> Scores:
+        next_id = self._next_id(running, _GREEDY)
+        scores = score_labels(
+            request.prompt_token_ids,
+            request.label_token_ids,
+            next_id=next_id,
+            logprob=self._logprob(next_id, 0).logprob,
+            vocab_size=self._options.vocab_size,
+        )
+        return Scores(running.key[1], scores, running.queued_seconds)
+
     def _vector(self, running: _Running, request: Embed) -> bytes:
         if running.fault is not None and running.fault.kind is FaultKind.NAN:
-            return array.array("f", [math.nan] * (request.dimensions or self._options.dimensions)).tobytes()
-        hashed = running.state
-        base = self._vectors[hashed % _VECTORS]
-        cut = 4 * ((hashed >> 8) % self._options.dimensions)
-        vector = base[cut:] + base[:cut]
-        if request.dimensions is None or request.dimensions == self._options.dimensions:
-            return vector
-        return _normalised(array.array("f", vector[: 4 * request.dimensions]).tolist())
+            return no_number(request.dimensions or self._options.dimensions)
+        assert self._vectors is not None
+        return self._vectors.of(running.state, request.dimensions)
 
 
 def _nobody(answers: Sequence[tuple[Key, Answer]]) -> None:
     raise AssertionError("emitted before start")
 
 
-def _unit_vector(seed: int, dimensions: int) -> bytes:
-    source = random.Random(seed)
-    return _normalised([source.gauss(0, 1) for _ in range(dimensions)])
-
-
-def _normalised(values: list[float]) -> bytes:
-    norm = math.sqrt(sum(value * value for value in values)) or 1.0
-    return array.array("f", [value / norm for value in values]).tobytes()
-
-
 def create(model: str, arguments: list[str]) -> SimEngine:
     """The engine from everything that stood after `--`; `model` is only a name here."""
-    defaults = SimOptions()
-    parser = argparse.ArgumentParser(prog="--engine sim --", description="The simulated engine's options.")
-    parser.add_argument("--task", choices=("generate", "embed"), default=defaults.task)
-    parser.add_argument("--mode", choices=("seeded", "echo"), default=defaults.mode)
-    parser.add_argument("--vocab-size", type=int, default=defaults.vocab_size)
-    parser.add_argument("--eos-token-id", type=int, default=defaults.eos_token_id)
-    parser.add_argument("--max-model-len", type=int, default=defaults.max_model_len)
-    parser.add_argument("--dimensions", type=int, default=defaults.dimensions)
-    parser.add_argument("--tokens-per-step", type=int, default=defaults.tokens_per_step)
-    parser.add_argument("--step-ms", type=float, default=defaults.step_ms)
-    parser.add_argument("--step-ms-per-request", type=float, default=defaults.step_ms_per_request)
-    parser.add_argument("--prefill-tokens-per-second", type=float, default=defaults.prefill_tokens_per_second)
-    parser.add_argument("--max-running", type=int, default=defaults.max_running)
-    parser.add_argument("--max-waiting", type=int, default=defaults.max_waiting)
-    parser.add_argument("--load-seconds", type=float, default=defaults.load_seconds)
-    parser.add_argument("--fault", type=Fault.parse, action="append", default=[], help="KIND:TOKEN_ID[:AFTER]")
-    parser.add_argument("--arrival-log", type=Path, metavar="FILE", help="write a line of JSON for each request")
-    options = parser.parse_args(arguments)
-    values = vars(options)
-    values["faults"] = tuple(values.pop("fault"))
-    return SimEngine(SimOptions(**values))
+    return SimEngine(parse_options(arguments))

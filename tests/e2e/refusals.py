@@ -10,6 +10,10 @@ from tests.raw_http import RawConnection, Reply, request
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
+GENERATE, TOKEN_GENERATE = "/generate", "/inference/v1/generate"
+DECIDING = {"type": "choice", "instructions": "Which?", "choices": [{"value": "a"}, {"value": "b"}]}
+LABELS = {"query": "Hi", "items": ["a"], "label_token_ids": [1, 2]}
+RANKING = {"query": "Hi", "documents": ["a", "b"]}
 GENERATING = (CHAT, COMPLETIONS)
 HI = [{"role": "user", "content": "Hi"}]
 GOOD: dict[str, dict[str, Any]] = {
@@ -18,6 +22,23 @@ GOOD: dict[str, dict[str, Any]] = {
     EMBEDDINGS: {"input": "Hi"},
     TOKENIZE: {"prompt": "Hi"},
     DETOKENIZE: {"tokens": [72, 105]},
+    GENERATE: {"text": "Hi", "sampling_params": {"max_new_tokens": 5}},
+    TOKEN_GENERATE: {"token_ids": [72, 105], "sampling_params": {"max_tokens": 5}},
+    "/v1/chat/completions/render": {"messages": HI},
+    "/v1/completions/render": {"prompt": "Hi"},
+    "/v1/tokenize": {"prompt": "Hi"},
+    "/v1/detokenize": {"tokens": [72, 105]},
+    "/invocations": {"messages": HI, "max_tokens": 5},
+    "/v1/decisions": {"model": "sim", "input": "Hi", "questions": [DECIDING]},
+    "/v1/systemone": {"state": "Hi", "questions": {"q": {"type": "choice", "criteria": {"a": None, "b": None}}}},
+    "/v1/score": LABELS,
+    "/score": LABELS,
+    "/encode": {"text": "Hi"},
+    "/rerank": RANKING,
+    "/v1/rerank": RANKING,
+    "/v2/rerank": RANKING,
+    "/embed": {"inputs": "Hi"},
+    "/similarity": {"inputs": {"source_sentence": "Hi", "sentences": ["a"]}},
 }
 HELLO = {"model": "sim", "messages": [{"role": "user", "content": "Hello"}]}
 HELLO_BODY = json.dumps(HELLO).encode()

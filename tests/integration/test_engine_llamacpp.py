@@ -17,6 +17,7 @@ from engine_bridge.engines.llamacpp import LlamaCppEngine, create
 from engine_bridge.engines.llamacpp_server import LlamaCppOptions
 from engine_bridge.wire import FailureKind, FinishReason
 from tests.engine_contract import Bench, EngineCase, GeneratingContract, bench_of, ids_of
+from tests.scoring_contract import ScoringContract, scores_of
 
 # <|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n
 QUESTION = (1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198)
@@ -41,7 +42,7 @@ def text_of(header: GgufHeader, token_ids: Sequence[int]) -> str:
 
 
 @pytest.mark.model
-class TestContract(GeneratingContract):
+class TestContract(GeneratingContract, ScoringContract):
     @pytest.fixture
     def case(self, gguf: Path, header: GgufHeader) -> EngineCase:
         return EngineCase(
@@ -108,7 +109,8 @@ def test_what_it_cannot_do_is_invalid(gguf: Path) -> None:
             {"grammar": 'root ::= "' + "a" * 70_000 + '"'},
         )
         requests += [bench.generate(QUESTION, **each) for each in fields]
-        for request in [*requests, bench.embed(QUESTION)]:
+        scores = [*(bench.score(prompt, [5]) for prompt in prompts), bench.score(QUESTION, [49152])]
+        for request in [*requests, *scores, bench.embed(QUESTION)]:
             assert (await bench.failure(request)).kind is FailureKind.INVALID
 
     with_engine(gguf, check)
@@ -182,3 +184,12 @@ def test_options_come_from_arguments() -> None:
     with pytest.raises(SystemExit):
         create("x.gguf", ["--no-such-option"])
     create("x.gguf", ["--n-parallel", "2", "--max-model-len", "2048", "--threads", "1"])
+
+
+@pytest.mark.model
+def test_labels_are_scored_by_what_the_model_would_say(gguf: Path) -> None:
+    async def check(bench: Bench) -> None:
+        scores = await scores_of(bench, bench.score(QUESTION, [504, 60, 5000]))  # "The", "L", something else
+        assert scores[0] > scores[1] > scores[2]
+
+    with_engine(gguf, check)

@@ -13,13 +13,22 @@ import pytest
 
 from engine_bridge.engines.sim import Fault, FaultKind, SimEngine, SimOptions, create
 from engine_bridge.wire import Embedding, Failure, FailureKind, FinishReason, Output
-from tests.engine_contract import Bench, EmbeddingContract, EngineCase, GeneratingContract, bench_of, ids_of, vector_of
+from tests.engine_contract import (
+    Bench,
+    EmbeddingContract,
+    EngineCase,
+    GeneratingContract,
+    bench_of,
+    ids_of,
+    vector_of,
+)
+from tests.scoring_contract import ScoringContract
 
 PROMPT = tuple(b"The capital of France is")
 BAD = 7  # a token id that sets faults off
 
 
-class TestGenerating(GeneratingContract):
+class TestGenerating(GeneratingContract, ScoringContract):
     @pytest.fixture
     def case(self) -> EngineCase:
         return EngineCase(

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from engine_bridge import wire
-from engine_bridge.client import EngineDead, Submission
+from engine_bridge.client import AdminFailed, Answer, EngineDead, Submission
 from engine_bridge.status import EngineState, Field
 from engine_bridge.wire import (
     Abort,
@@ -51,6 +51,46 @@ def test_what_is_given_up_in_the_turn_it_was_submitted_in_never_starts() -> None
                 await collect(submission)
             assert both.row.get(Field.REQUESTS) == 1
             assert both.engine.counts() == (0, 0)
+
+    run(test)
+
+
+def test_everything_of_every_api_server_can_be_ended_at_once() -> None:
+    async def test() -> None:
+        async with ends("--max-running", "2") as both:
+            first, second = await both.welcomed(), await both.welcomed("api-1.1")
+            async with first.open() as one, second.open() as other:
+                for submission in (one, one, other, other):
+                    generate(submission, ENDLESS)
+                await one.accepted()
+                await other.accepted()
+                assert await first.admin(wire.ABORT_ALL, {}) == {"aborted": 4}
+                for submission in (one, other):
+                    answers: list[Answer] = []
+                    while sum(isinstance(answer, Failure) for answer in answers) < 2:
+                        answers += await submission.receive()
+                    kinds = {answer.kind for answer in answers if isinstance(answer, Failure)}
+                    assert kinds == {FailureKind.ABORTED}
+            await both.counts(0)
+            assert await second.admin(wire.ABORT_ALL, {}) == {"aborted": 0}
+
+    run(test)
+
+
+def test_a_verb_that_the_engine_has_not_got_is_refused_and_one_that_it_cannot_do_now_too() -> None:
+    async def test() -> None:
+        async with ends("--step-ms", "2") as both:
+            client = await both.welcomed()
+            with pytest.raises(AdminFailed, match="cannot do 'dance'") as raised:
+                await client.admin("dance", {})
+            assert raised.value.failure.kind is FailureKind.INVALID
+            async with client.open() as submission:
+                generate(submission, ENDLESS)
+                await submission.accepted()
+                with pytest.raises(AdminFailed, match="nothing is running"):
+                    await client.admin("flush_cache", {})
+            await both.counts(0)
+            assert await client.admin("flush_cache", {}) == {}
 
     run(test)
 

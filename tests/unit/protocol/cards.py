@@ -22,6 +22,8 @@ ABLE = Capabilities(
     grammar=True,
     lora=True,
     engine="able 1.0",
+    score=True,
+    structural_tag=True,
 )
 _CARD = Card(
     names=("first", "second"),

@@ -11,15 +11,28 @@ from apiserver.card import Card
 from apiserver.errors import ApiError
 from apiserver.protocol.chat_completions import ChatCompletion
 from apiserver.protocol.chat_request import ChatFields as Chat
+from apiserver.protocol.classify import Classify
 from apiserver.protocol.completion_request import CompletionFields
 from apiserver.protocol.completions import Completion
+from apiserver.protocol.decisions import DecisionFields, Decisions
 from apiserver.protocol.embeddings import EmbeddingFields, Embeddings
-from apiserver.protocol.exchange import Exchange
+from apiserver.protocol.encode import Encode, EncodeFields
+from apiserver.protocol.exchange import Dialect
+from apiserver.protocol.forms import QuestionForms
+from apiserver.protocol.generate import Generate
+from apiserver.protocol.generate_fields import GenerateFields
+from apiserver.protocol.label_score import LabelScore, LabelScoreFields
 from apiserver.protocol.messages import Messages
 from apiserver.protocol.messages_count import CountTokens
 from apiserver.protocol.messages_fields import ConversationFields, MessagesFields
+from apiserver.protocol.pair_score import PairScore, PairScoreFields
+from apiserver.protocol.rerank import Rerank, RerankFields
 from apiserver.protocol.responses import Past, Response
 from apiserver.protocol.responses_request import ResponseFields, read_response
+from apiserver.protocol.sglang_decisions import SGLangDecisionFields, SGLangDecisions
+from apiserver.protocol.systemone import SystemOne, SystemOneFields
+from apiserver.protocol.tei import Embed, EmbedFields, RankTexts, Similarity, SimilarityFields, TextsFields
+from apiserver.protocol.token_generate import TokenGenerate, TokenGenerateFields
 from apiserver.protocol.tokenize import Detokenize, DetokenizeFields, Tokenize, TokenizeFields
 from tests.unit.protocol.cards import make_card
 
@@ -74,11 +87,24 @@ class ResponseOfBytes(Response):
         (CountTokens, ConversationFields.__struct_encode_fields__),
         (Tokenize, TokenizeFields.__struct_encode_fields__),
         (Detokenize, DetokenizeFields.__struct_encode_fields__),
+        (Generate, (*GenerateFields.__struct_encode_fields__, "sampling_params")),
+        (TokenGenerate, TokenGenerateFields.__struct_encode_fields__),
+        (Encode, EncodeFields.__struct_encode_fields__),
+        (QuestionForms(SGLangDecisions, Decisions), SGLangDecisionFields.__struct_encode_fields__),
+        (Decisions, DecisionFields.__struct_encode_fields__),
+        (SystemOne, SystemOneFields.__struct_encode_fields__),
+        (LabelScore, LabelScoreFields.__struct_encode_fields__),
+        (PairScore, PairScoreFields.__struct_encode_fields__),
+        (Rerank, RerankFields.__struct_encode_fields__),
+        (RankTexts, TextsFields.__struct_encode_fields__),
+        (Embed, EmbedFields.__struct_encode_fields__),
+        (Similarity, SimilarityFields.__struct_encode_fields__),
+        (Classify(), ("model", "input")),
     ],
 )
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_no_value_of_any_field_is_more_than_a_4xx(dialect: type[Exchange], names: tuple[str, ...], data: Any) -> None:
+def test_no_value_of_any_field_is_more_than_a_4xx(dialect: Dialect, names: tuple[str, ...], data: Any) -> None:
     document = data.draw(
         st.dictionaries(st.sampled_from([*names, "messages", "prompt", "input", "unknown"]), VALUES, max_size=4)
     )
