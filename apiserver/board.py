@@ -35,6 +35,11 @@ class Cell(IntEnum):
     REQUESTS = 8
     ENGINE_REQUESTS = 9  # requests of this worker that the engine has not ended
     ENGINE_EPOCH = 10  # of the engine core that has welcomed this worker; 0 = none yet
+    # Counted only where the pool has limits (pipeline/admission.py); all are requests of the engine.
+    ADMITTED = 20  # that have not ended, from before their prompts are encoded
+    QUEUED = 21  # of them, those that the engine has not begun to answer
+    QUEUED_TOKENS = 22  # the prompt tokens of those that were submitted
+    ENDED = 23  # since the start; never falls
 
 
 class PoolCell(IntEnum):
@@ -47,6 +52,15 @@ class PoolCell(IntEnum):
     SLOTS_USED = 4  # no slot from here on was ever occupied
 
 
+class KeyCell(IntEnum):
+    """The int64 cells of one API key in a slot."""
+
+    IN_FLIGHT = 0  # HTTP requests being answered
+    REQUESTS = 1  # since the start; never falls
+    REFUSED = 2  # of them, those that were over a limit of the key
+    MINUTE = 3  # the number of the clock's minute, shifted left, and how many were taken in it
+
+
 BEAT_LIMIT_SECONDS = 1.5
 """A loop that has not turned for this long (it beats ten times a second) is not to be counted on."""
 
@@ -54,18 +68,22 @@ MAX_SLOTS = 256
 _POOL_BYTES = mmap.PAGESIZE
 _CELLS_BYTES = 256
 METRIC_CELLS = 2016
-_SLOT_BYTES = _CELLS_BYTES + 8 * METRIC_CELLS
+MAX_KEYS = 128
+"""API keys by name: as many as a slot has room to count."""
+_METRIC_BYTES = 8 * METRIC_CELLS
+_SLOT_BYTES = _CELLS_BYTES + _METRIC_BYTES + 8 * len(KeyCell) * MAX_KEYS
 
 
 class Slot:
-    """One worker's cells and metrics."""
+    """One worker's cells, metrics and counts by API key (`len(KeyCell)` cells a key, in the order of their numbers)."""
 
-    __slots__ = ("cells", "metrics", "number")
+    __slots__ = ("cells", "keys", "metrics", "number")
 
     def __init__(self, number: int, memory: memoryview) -> None:
         self.number = number
         self.cells = memory[:_CELLS_BYTES].cast("q")
-        self.metrics = memory[_CELLS_BYTES:].cast("d")
+        self.metrics = memory[_CELLS_BYTES : _CELLS_BYTES + _METRIC_BYTES].cast("d")
+        self.keys = memory[_CELLS_BYTES + _METRIC_BYTES :].cast("q")
 
     def get(self, cell: Cell) -> int:
         return self.cells[cell]
@@ -132,8 +150,13 @@ class Slot:
             Cell.LOOP_LAG,
             Cell.ENGINE_REQUESTS,
             Cell.ENGINE_EPOCH,
+            Cell.ADMITTED,
+            Cell.QUEUED,
+            Cell.QUEUED_TOKENS,
         ):
             self.cells[cell] = 0
+        for number in range(MAX_KEYS):
+            self.keys[len(KeyCell) * number + KeyCell.IN_FLIGHT] = 0
 
 
 class Board:
@@ -191,6 +214,18 @@ class Board:
 
     def get(self, cell: PoolCell) -> int:
         return self._pool[cell]
+
+    def total(self, cell: Cell) -> int:
+        """The sum over all slots."""
+        total = 0
+        for slot in self.used_slots:
+            total += slot.cells[cell]
+        return total
+
+    def key_total(self, number: int, cell: KeyCell) -> int:
+        """The same of one API key."""
+        at = len(KeyCell) * number + cell
+        return sum(slot.keys[at] for slot in self.used_slots)
 
     def less_loaded(self, slot: Slot) -> list[Slot]:
         """The responsive workers that have fewer open connections than this one."""

@@ -15,6 +15,7 @@ from typing import NoReturn, TypeVar
 from apiserver import child, models, worker
 from apiserver import log as logs
 from apiserver.announcement import announce, base_url
+from apiserver.api_keys import KeyRing
 from apiserver.board import Board
 from apiserver.config import ModelSettings
 from apiserver.flags import ServeSettings
@@ -57,6 +58,8 @@ def _stop_early(number: int, frame: object) -> NoReturn:
 
 
 def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path) -> int:
+    ring = KeyRing(settings.access, os.environ)
+    keys, tls = ring.read(), make_tls(settings.listen)
     try:
         model = resolve(settings)
         text = read_text(settings, model)
@@ -99,12 +102,15 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         ),
         http=settings.http,
         access=settings.access,
+        keys=keys,
+        key_names=ring.names,
         limits=settings.limits,
-        tls=make_tls(settings.listen),
+        admission=settings.admission,
+        tls=tls,
         created=int(time.time()),
         log_level=settings.log_level,
     )
-    shared = _Shared(settings, model, preloaded)
+    shared = _Shared(settings, model, ring, preloaded)
     command = EngineCommand(
         engine_argv(settings, model, text, inline.tokenizer.vocab_size, engine_address(1), row_descriptor),
         (row_descriptor,),
@@ -117,7 +123,14 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         row,
         Patience(settings.drain_delay, settings.http.drain_seconds, settings.api_server_timeout),
         on_ready=lambda: announce(
-            settings, model, names, f"{text.choice.encoder_name} ({text.choice.reason})", board, row, port_of(listener)
+            settings,
+            model,
+            names,
+            f"{text.choice.encoder_name} ({text.choice.reason})",
+            board,
+            row,
+            port_of(listener),
+            has_keys=bool(keys),
         ),
         reload=shared.reload,
     )
@@ -141,21 +154,24 @@ def _in_own_arena(load: Callable[[], T]) -> T:
 class _Shared:
     """What every new worker inherits; SIGHUP renews the parts of it that come from files."""
 
-    def __init__(self, settings: ServeSettings, plan: Plan, preloaded: worker.Preloaded) -> None:
+    def __init__(self, settings: ServeSettings, plan: Plan, ring: KeyRing, preloaded: worker.Preloaded) -> None:
         self._settings = settings
         self._plan = plan
+        self._ring = ring
         self.preloaded = preloaded
 
     def reload(self) -> bool:
-        """Read the chat template and the certificates again. False, and nothing changed, if one of them is broken."""
+        """Read the chat template, the certificates and the API keys again. False, and nothing changed, if one of them
+        is broken."""
         try:
             text = read_text(self._settings, self._plan)
             inline, threaded = text.chat_template(), text.chat_template()
             tls = make_tls(self._settings.listen)
+            keys = self._ring.read()
         except (LaunchError, TokenizerError, TemplateError, OSError) as error:
             log.error("SIGHUP: %s; everything stays as it is", error)
             return False
         self.preloaded.inline.template = inline
         self.preloaded.threaded.template = threaded
-        self.preloaded = replace(self.preloaded, tls=tls)
+        self.preloaded = replace(self.preloaded, tls=tls, keys=keys, key_names=self._ring.names)
         return True

@@ -238,7 +238,7 @@ class EngineClient:
 class Submission:
     """The requests of one job, as an `async with` block and an inbox."""
 
-    __slots__ = ("_client", "_error", "_inbox", "_loop", "_open", "_unaccepted", "_waiter")
+    __slots__ = ("_client", "_error", "_inbox", "_loop", "_open", "_timer", "_unaccepted", "_waiter")
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
@@ -248,6 +248,7 @@ class Submission:
         self._unaccepted: set[int] = set()
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> "Submission":
         return self
@@ -255,9 +256,24 @@ class Submission:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._abandon()
+
+    def _abandon(self) -> None:
         if self._open:
             self._client.abandon(tuple(self._open))
             self._open.clear()
+
+    def end_at(self, when: float, error: Callable[[], Exception]) -> None:
+        """At this time of the loop's clock abort what has not ended; whoever receives then gets this error, also one
+        that has been waiting for its own client meanwhile."""
+        self._timer = self._loop.call_at(when, self._expire, error)
+
+    def _expire(self, error: Callable[[], Exception]) -> None:
+        if self._open:
+            self._abandon()
+            self.fail(error())
 
     def new_id(self) -> int:
         return self._client.new_id()

@@ -51,6 +51,7 @@ class Call:
         "_received",
         "_send",
         "is_anthropic",
+        "key_note",
         "path_params",
         "request_id",
         "scope",
@@ -69,6 +70,7 @@ class Call:
         # Whether the client speaks Anthropic's API: it says so, or asks for one of its routes.
         self.is_anthropic = _ANTHROPIC_ROUTES in scope["path"] or b"anthropic-version" in self._headers_in
         self.status = 0  # of the response, once it has begun
+        self.key_note = ""  # whose key it brought, as the access log tells it
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""

@@ -12,7 +12,9 @@ from apiserver.events import Event, Finished, Result, Started, TextDelta
 from apiserver.http import sse
 from apiserver.http.call import Call
 from apiserver.http.service import Service
+from apiserver.http.time_limit import deadline_of
 from apiserver.pipeline import Events
+from apiserver.pipeline.deadline import within
 from apiserver.protocol.exchange import Body, Chunk, Exchange, Pieces
 from apiserver.timings import Timings
 
@@ -32,14 +34,15 @@ class Endpoint:
     async def __call__(self, call: Call) -> None:
         try:
             call.require_json()
-            raw = await call.body()
+            deadline = deadline_of(call, self._service)
+            raw = await within(deadline, call.body())
             timings = Timings()
             watch = _Watch(self._service, timings)
             card = self._service.card()
             exchange = self._dialect(raw, card)
             del raw  # a 32 MB body must not live as long as its stream
             timings.parse = watch.seconds
-            events = self._service.pipeline.run(exchange.job, card, timings)
+            events = self._service.pipeline.run(exchange.job, card, timings, deadline)
             async with aclosing(events):
                 if exchange.stream:
                     await self._stream(call, exchange, events, watch)
