@@ -61,6 +61,13 @@ class KeyCell(IntEnum):
     MINUTE = 3  # the number of the clock's minute, shifted left, and how many were taken in it
 
 
+def key_cell(number: int, cell: KeyCell) -> int:
+    """Where in `Slot.keys` this cell of the key with this number is."""
+    return len(KeyCell) * number + cell
+
+
+_COUNT, _USED = int(PoolCell.API_SERVER_COUNT), int(PoolCell.SLOTS_USED)
+
 BEAT_LIMIT_SECONDS = 1.5
 """A loop that has not turned for this long (it beats ten times a second) is not to be counted on."""
 
@@ -75,7 +82,7 @@ _SLOT_BYTES = _CELLS_BYTES + _METRIC_BYTES + 8 * len(KeyCell) * MAX_KEYS
 
 
 class Slot:
-    """One worker's cells, metrics and counts by API key (`len(KeyCell)` cells a key, in the order of their numbers)."""
+    """One worker's cells, metrics and counts by API key (where, says `key_cell`)."""
 
     __slots__ = ("cells", "keys", "metrics", "number")
 
@@ -156,7 +163,7 @@ class Slot:
         ):
             self.cells[cell] = 0
         for number in range(MAX_KEYS):
-            self.keys[len(KeyCell) * number + KeyCell.IN_FLIGHT] = 0
+            self.keys[key_cell(number, KeyCell.IN_FLIGHT)] = 0
 
 
 class Board:
@@ -176,6 +183,7 @@ class Board:
             Slot(number, memory[_POOL_BYTES + number * _SLOT_BYTES : _POOL_BYTES + (number + 1) * _SLOT_BYTES])
             for number in range(MAX_SLOTS)
         ]
+        self._used: list[Slot] = []
         self._pool[PoolCell.API_SERVER_COUNT] = count
         self._pool[PoolCell.STARTED] = time.monotonic_ns()
 
@@ -215,17 +223,29 @@ class Board:
     def get(self, cell: PoolCell) -> int:
         return self._pool[cell]
 
-    def total(self, cell: Cell) -> int:
-        """The sum over all slots."""
+    def total(self, cell: int) -> int:
+        """A Cell's sum over all slots. Asked for each request: give a plain int, an enum's member is slower."""
         total = 0
-        for slot in self.used_slots:
+        for slot in self._ever_used():
             total += slot.cells[cell]
         return total
 
-    def key_total(self, number: int, cell: KeyCell) -> int:
-        """The same of one API key."""
-        at = len(KeyCell) * number + cell
-        return sum(slot.keys[at] for slot in self.used_slots)
+    def key_total(self, at: int) -> int:
+        """The same of one cell of one API key: see `key_cell`."""
+        total = 0
+        for slot in self._ever_used():
+            total += slot.keys[at]
+        return total
+
+    def key_cells(self, at: int) -> list[int]:
+        """One cell of one API key, in every slot."""
+        return [slot.keys[at] for slot in self._ever_used()]
+
+    def _ever_used(self) -> list[Slot]:
+        """`used_slots`, made anew only when there are more of them."""
+        if len(self._used) != max(self._pool[_COUNT], self._pool[_USED]):
+            self._used = self.used_slots
+        return self._used
 
     def less_loaded(self, slot: Slot) -> list[Slot]:
         """The responsive workers that have fewer open connections than this one."""

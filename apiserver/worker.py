@@ -106,6 +106,7 @@ class _Worker:
             preloaded.listeners,
             preloaded.board,
             slot,
+            preloaded.metrics,
             preloaded.http,
             preloaded.tls,
             preloaded.limits.max_body_bytes,

@@ -9,7 +9,7 @@ import msgspec
 import psutil
 
 from apiserver import __version__
-from apiserver.board import Cell, KeyCell, PoolCell, Slot, WorkerState
+from apiserver.board import Cell, KeyCell, PoolCell, Slot, WorkerState, key_cell
 from apiserver.card import Card
 from apiserver.errors import NotFound
 from apiserver.http.call import Call
@@ -115,7 +115,9 @@ class Ops:
             ("key_requests", "Requests, by the name of their key.", KeyCell.REQUESTS, True),
             ("key_rejections", "Of those, the ones over a limit of the key.", KeyCell.REFUSED, True),
         ):
-            samples = [((key,), board.key_total(number, cell)) for number, key in enumerate(service.key_names)]
+            samples = [
+                ((key,), board.key_total(key_cell(number, cell))) for number, key in enumerate(service.key_names)
+            ]
             if samples:
                 yield Gauge(name, text, ("key",), samples, counts=counts)
 

@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from apiserver.board import Board, Cell, Slot
 from apiserver.config import HttpSettings
 from apiserver.http.connection import Connection
+from apiserver.metrics import Metrics
 
 _YIELD_SECONDS = 0.001
 _MOST_YIELDS = 5
@@ -42,6 +43,7 @@ class HttpServer:
         listeners: Sequence[socket.socket],
         board: Board,
         slot: Slot,
+        metrics: Metrics,
         settings: HttpSettings,
         tls: ssl.SSLContext | None,
         max_body_bytes: int,
@@ -50,6 +52,7 @@ class HttpServer:
         self._listeners = listeners
         self._board = board
         self._slot = slot
+        self._metrics = metrics
         self._settings = settings
         self._tls = tls
         self._max_body_bytes = max_body_bytes
@@ -129,9 +132,13 @@ class HttpServer:
         task.add_done_callback(self._state.tasks.discard)
 
     async def _connect(self, accepted: socket.socket) -> None:
-        connection = Connection(self._config, self._state, self._slot, self._settings, self._max_body_bytes)
+        settings = self._settings
+        connection = Connection(self._config, self._state, self._slot, self._metrics, settings, self._max_body_bytes)
+        patience = settings.head_seconds if self._tls is not None else None
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._tls)
+            await self._loop.connect_accepted_socket(
+                lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=patience
+            )
         except (OSError, ssl.SSLError) as error:
             log.debug("a connection failed in its handshake: %s", error)
             if not connection.was_made:  # else it uncounts itself

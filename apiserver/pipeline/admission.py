@@ -20,6 +20,9 @@ from apiserver.errors import InvalidRequest, Overloaded
 from apiserver.metrics import Metrics
 from engine_bridge.wire import Request
 
+# Plain ints: an enum's members are slow to look up and to index with, and this is done for every request.
+_ADMITTED, _QUEUED = int(Cell.ADMITTED), int(Cell.QUEUED)
+_QUEUED_TOKENS, _ENDED = int(Cell.QUEUED_TOKENS), int(Cell.ENDED)
 _MOST_RETRY_SECONDS = 60
 _MEMORY_SECONDS = 20.0  # of busy time, after which what was measured counts for a third
 
@@ -62,18 +65,22 @@ class _CountedPlace(Place):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         cells = self._admission.cells
-        cells[Cell.ADMITTED] -= self._count
-        if self._submitted:
-            cells[Cell.QUEUED] -= len(self.queued)
-            cells[Cell.QUEUED_TOKENS] -= sum(self.queued.values())
-            cells[Cell.ENDED] += self._count
-        else:
-            cells[Cell.QUEUED] -= self._count
+        cells[_ADMITTED] -= self._count
+        if not self._submitted:
+            cells[_QUEUED] -= self._count
+            return
+        cells[_ENDED] += self._count
+        if self.queued:
+            cells[_QUEUED] -= len(self.queued)
+            cells[_QUEUED_TOKENS] -= sum(self.queued.values())
 
     def submit(self, requests: Sequence[Request]) -> None:
-        queued = {request.request_id: len(request.prompt_token_ids) >> 2 for request in requests}
-        self._admission.add_tokens(sum(queued.values()))
-        self.queued = queued
+        queued = self.queued
+        tokens = 0
+        for request in requests:
+            queued[request.request_id] = own = len(request.prompt_token_ids) >> 2
+            tokens += own
+        self._admission.add_tokens(tokens)
         self._submitted = True
 
     def begin(self, answers: Iterable[_Answer]) -> None:
@@ -81,8 +88,8 @@ class _CountedPlace(Place):
         for answer in answers:
             tokens = self.queued.pop(answer.request_id, None)
             if tokens is not None:
-                cells[Cell.QUEUED] -= 1
-                cells[Cell.QUEUED_TOKENS] -= tokens
+                cells[_QUEUED] -= 1
+                cells[_QUEUED_TOKENS] -= tokens
 
 
 class Admission:
@@ -95,6 +102,7 @@ class Admission:
         self._metrics = metrics
         self._rate = CompletionRate()
         self._is_on = settings.limits_pool
+        self._most_at_once = min(settings.max_inflight or math.inf, settings.max_queued_requests or math.inf)
         self._unlimited = Place()
 
     def enter(self, count: int, param: str) -> Place:
@@ -103,33 +111,32 @@ class Admission:
         if not self._is_on:
             return self._unlimited
         limits, cells = self._limits, self.cells
-        most = min(limits.max_inflight or math.inf, limits.max_queued_requests or math.inf)
-        if count > most:
+        if count > self._most_at_once:
             raise InvalidRequest(
-                f"This request is {count} requests to the engine (prompts times choices), and this server takes {most} "
-                "at a time. Send it in parts.",
+                f"This request is {count} requests to the engine (prompts times choices), and this server takes "
+                f"{self._most_at_once} at a time. Send it in parts.",
                 param=param,
             )
-        cells[Cell.ADMITTED] += count
-        cells[Cell.QUEUED] += count
-        if limits.max_inflight and self._board.total(Cell.ADMITTED) > limits.max_inflight:
+        cells[_ADMITTED] += count
+        cells[_QUEUED] += count
+        if limits.max_inflight and self._board.total(_ADMITTED) > limits.max_inflight:
             self._take_back(count, "max_inflight", f"has {limits.max_inflight} requests in progress")
-        if limits.max_queued_requests and self._board.total(Cell.QUEUED) > limits.max_queued_requests:
+        if limits.max_queued_requests and self._board.total(_QUEUED) > limits.max_queued_requests:
             self._take_back(count, "max_queued_requests", f"has {limits.max_queued_requests} requests waiting")
         return _CountedPlace(self, count)
 
     def _take_back(self, count: int, limit: str, has: str) -> NoReturn:
-        self.cells[Cell.ADMITTED] -= count
-        self.cells[Cell.QUEUED] -= count
+        self.cells[_ADMITTED] -= count
+        self.cells[_QUEUED] -= count
         self._refuse(limit, has)
 
     def add_tokens(self, tokens: int) -> None:
         """Count them as queued. Raises Overloaded if they are too many; a prompt alone never is."""
         most = self._limits.max_queued_tokens
         cells = self.cells
-        cells[Cell.QUEUED_TOKENS] += tokens
-        if most and tokens < (total := self._board.total(Cell.QUEUED_TOKENS)) and total > most:
-            cells[Cell.QUEUED_TOKENS] -= tokens
+        cells[_QUEUED_TOKENS] += tokens
+        if most and tokens < (total := self._board.total(_QUEUED_TOKENS)) and total > most:
+            cells[_QUEUED_TOKENS] -= tokens
             self._refuse("max_queued_tokens", f"has {total - tokens} prompt tokens waiting, and {most} are its limit")
 
     def _refuse(self, limit: str, has: str) -> NoReturn:
@@ -139,12 +146,12 @@ class Admission:
     @property
     def retry_after_seconds(self) -> int:
         """How long the pool will probably take for what it has."""
-        return self._rate.seconds_for(self._board.total(Cell.ADMITTED))
+        return self._rate.seconds_for(self._board.total(_ADMITTED))
 
     def beat(self, now: float) -> None:
         """Measure how fast requests end; to be called a few times a second, with the time in seconds."""
         if self._is_on:
-            self._rate.see(now, self._board.total(Cell.ENDED), busy=self._board.total(Cell.ADMITTED) > 0)
+            self._rate.see(now, self._board.total(_ENDED), busy=self._board.total(_ADMITTED) > 0)
 
 
 class CompletionRate:
