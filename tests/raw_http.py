@@ -29,9 +29,11 @@ class Reply:
 class RawConnection:
     """A connection to the pool; leaving the block closes it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, receive_buffer: int | None = None) -> None:
         parts = urlsplit(url)
         self._socket = socket.create_connection((parts.hostname, parts.port), READ_SECONDS)
+        if receive_buffer is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self._unread = b""
 
     def __enter__(self) -> "RawConnection":

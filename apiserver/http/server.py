@@ -29,6 +29,7 @@ _YIELD_SECONDS = 0.001
 _MOST_YIELDS = 5
 _MOST_YIELDS_TO_IDLE = 25
 _SWEEP_SECONDS = 1.0
+_MOST_UNSENT_BYTES = 128 * 1024  # that wait in the kernel; what is on its way comes on top, so no link runs dry
 _RETIRED_IDLE_SECONDS = 0.5  # how long a retired connection may still bring a request that was on its way
 
 log = logging.getLogger("apiserver.http")
@@ -127,6 +128,8 @@ class HttpServer:
         accepted.setblocking(False)
         if accepted.family != socket.AF_UNIX:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Without it the kernel takes megabytes for a client that does not read, before we hear of it.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT_BYTES)
         task = self._loop.create_task(self._connect(accepted))
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
