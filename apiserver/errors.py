@@ -8,7 +8,8 @@ ApiError
 ├── MethodNotAllowed      405
 ├── RequestTimeout        408  the body did not arrive in time
 ├── TooLarge              413
-├── UnsupportedEncoding   415
+├── UnsupportedMediaType  415
+│   └── UnsupportedEncoding
 ├── TooManyRequests       429  of this API key; carries Retry-After
 ├── HeadersTooLarge       431
 ├── Internal              500  our mistake, or the engine's at this request; says nothing of our insides
@@ -104,9 +105,23 @@ class TooLarge(ApiError):
         return {"connection": "close"}
 
 
-class UnsupportedEncoding(ApiError):
+class UnsupportedMediaType(ApiError):
+    """The body is no JSON, by its own account."""
+
     status = 415
     type = "invalid_request_error"
+
+
+class UnsupportedEncoding(UnsupportedMediaType):
+    """The body is compressed; `accepted` says what may be sent instead (RFC 7694)."""
+
+    def __init__(self, message: str, *, accepted: str = "identity") -> None:
+        super().__init__(message)
+        self._accepted = accepted
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"accept-encoding": self._accepted}
 
 
 class TooManyRequests(ApiError):

@@ -1,5 +1,6 @@
 """The one listening socket, and what protects it."""
 
+import errno
 import os
 import socket
 import ssl
@@ -13,7 +14,7 @@ def bind(listen: ListenSettings) -> socket.socket:
     """The one listening socket. Taken before anything slow, so a port in use fails in the first second."""
     try:
         if listen.uds is not None:
-            return _bind_unix(listen.uds, listen.backlog)
+            return _bind_unix(listen.uds, listen.uds_mode, listen.backlog)
         family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         # REUSEADDR for a quick restart; never REUSEPORT, with which a second pool would take half the traffic.
@@ -26,15 +27,29 @@ def bind(listen: ListenSettings) -> socket.socket:
         raise LaunchError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}") from error
 
 
-def _bind_unix(path: str, backlog: int) -> socket.socket:
+def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
+    """With a mode, the file has it from its first moment on; no one else can connect before."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    if Path(path).is_socket():
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex(path) != 0:
-                Path(path).unlink()  # left by a pool that was killed
-    listener.bind(path)
+    if Path(path).is_socket() and _is_abandoned(path):
+        Path(path).unlink()
+    if mode is None:
+        listener.bind(path)
+    else:
+        before = os.umask(0o777 & ~mode)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        Path(path).chmod(mode)
     listener.listen(backlog)
     return listener
+
+
+def _is_abandoned(path: str) -> bool:
+    """Left by a pool that was killed: nobody listens. One that may not be asked is somebody's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # one whose queue is full is alive
+        return probe.connect_ex(path) == errno.ECONNREFUSED
 
 
 def port_of(listener: socket.socket) -> int:

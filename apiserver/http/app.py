@@ -93,10 +93,12 @@ class _Target:
         self._quota = quota
         self._methods = methods
         self._dialect = dialect
+        self._max_body_bytes = service.limits.max_body_bytes
+        self._takes_compressed = settings.allow_compressed_bodies
         self._logs = settings.access_log and route not in OPEN_ROUTES
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(scope, receive, send, self._service.limits.max_body_bytes)
+        call = Call(scope, receive, send, self._max_body_bytes, takes_compressed=self._takes_compressed)
         cells = self._service.slot.cells
         metrics = self._service.metrics
         cells[Cell.REQUESTS] += 1

@@ -32,7 +32,7 @@ from apiserver.board import Cell, Slot
 from apiserver.config import HttpSettings
 from apiserver.errors import ApiError, HeadersTooLarge, InvalidRequest, RequestTimeout
 from apiserver.http.outgoing import Outgoing
-from apiserver.http.patience import BodyPace, SendWatch
+from apiserver.http.patience import BodyPace, SendWatch, unsent_bytes
 from apiserver.http.refusal import refusal
 from apiserver.metrics import Metrics
 
@@ -127,7 +127,7 @@ class Connection(HttpToolsProtocol):
 
     def sweep(self, now: float, idle_seconds: float) -> None:
         """Enforce the time limits of the present phase."""
-        if self._send_watch.is_stuck(now, self.transport.get_write_buffer_size(), self._settings.send_seconds):
+        if self._send_watch.is_stuck(now, unsent_bytes(self.transport), self._settings.send_seconds):
             self._metrics.slow_reader_cut()
             self.transport.abort()
         if self.transport.is_closing():

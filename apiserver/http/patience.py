@@ -3,6 +3,11 @@
 Both are asked by the sweep, once a second for each connection, and cost a request nothing.
 """
 
+import asyncio
+import fcntl
+import sys
+import termios
+
 BODY_BYTES_PER_SECOND = 1024
 """Who sends a body more slowly than this uses up our patience with it."""
 
@@ -29,9 +34,20 @@ class BodyPace:
         return self._left < 0
 
 
+def unsent_bytes(transport: asyncio.WriteTransport) -> int:
+    """What its client has yet to take: the transport's buffer and then the kernel's. The kernel's alone counts as none:
+    nothing of ours waits for it."""
+    here = transport.get_write_buffer_size()
+    if not here:
+        return 0
+    # The kernel takes more only when a good part of what it has is gone: only its own count tells of a slow reader.
+    queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    return here + int.from_bytes(queued, sys.byteorder)
+
+
 class SendWatch:
-    """Whether a client has read nothing for too long. What waits for it is in the transport's buffer, which grows no
-    further than the piece that went over its high-water mark."""
+    """Whether a client has read nothing for too long. What waits for it is bounded: nothing more is written while the
+    transport's buffer is over its high-water mark."""
 
     __slots__ = ("_since", "_unsent")
 
@@ -41,7 +57,7 @@ class SendWatch:
 
     def is_stuck(self, now: float, unsent: int, most: float) -> bool:
         """`unsent` are the bytes that wait now. Less than before, or none, is progress."""
-        if unsent == 0 or unsent < self._unsent or self._unsent == 0:
+        if unsent < self._unsent or self._unsent == 0:
             self._since = now
         self._unsent = unsent
         return unsent > 0 and now - self._since > most

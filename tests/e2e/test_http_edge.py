@@ -293,7 +293,7 @@ def test_refused_requests_leave_the_connection_open(echo_pool: Pool) -> None:
     with RawConnection(echo_pool.url) as connection:
         for status, refused in (
             (400, request("POST", CHAT, b"{")),
-            (400, request("POST", CHAT, HELLO_BODY, content_type="text/plain")),
+            (415, request("POST", CHAT, HELLO_BODY, content_type="text/plain")),
             (404, request("POST", CHAT, b'{"model":"other","messages":[]}')),
             (404, request("GET", "/nowhere")),
             (405, request("GET", CHAT)),

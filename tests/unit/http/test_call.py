@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message
 
 from apiserver.api_keys import ApiKey, digest_of
-from apiserver.errors import ApiError, InvalidRequest, TooLarge, Unauthorized, UnsupportedEncoding
+from apiserver.errors import ApiError, TooLarge, Unauthorized, UnsupportedEncoding, UnsupportedMediaType
 from apiserver.http.access import KeyGuard
 from apiserver.http.call import Call
 
@@ -73,9 +73,9 @@ def test_of_a_repeated_header_the_first_counts() -> None:
 @pytest.mark.parametrize(
     ("headers", "error"),
     [
-        ([], InvalidRequest),
-        ([(b"content-type", b"")], InvalidRequest),
-        ([(b"content-type", b"text/json")], InvalidRequest),
+        ([], UnsupportedMediaType),
+        ([(b"content-type", b"")], UnsupportedMediaType),
+        ([(b"content-type", b"text/json")], UnsupportedMediaType),
         ([(b"content-type", b"application/json"), (b"content-encoding", b"gzip")], UnsupportedEncoding),
         ([(b"content-type", b"application/json"), (b"transfer-encoding", b"gzip, chunked")], UnsupportedEncoding),
         ([(b"content-type", b"application/json")], None),
