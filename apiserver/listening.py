@@ -12,37 +12,35 @@ from apiserver.launch_error import LaunchError
 
 def bind(listen: ListenSettings) -> socket.socket:
     """The one listening socket. Taken before anything slow, so a port in use fails in the first second."""
+    family = socket.AF_UNIX if listen.uds is not None else socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if listen.uds is not None:
-            return _bind_unix(listen.uds, listen.uds_mode, listen.backlog)
-        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        # REUSEADDR for a quick restart; never REUSEPORT, with which a second pool would take half the traffic.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((listen.host, listen.port))
+            _bind_unix(listener, listen.uds, listen.uds_mode)
+        else:
+            # REUSEADDR for a quick restart; never REUSEPORT, with which a second pool would take half the traffic.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((listen.host, listen.port))
         listener.listen(listen.backlog)
-        return listener
     except OSError as error:
+        listener.close()
         where = listen.uds or f"{listen.host}:{listen.port}"
         raise LaunchError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}") from error
+    return listener
 
 
-def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
+def _bind_unix(listener: socket.socket, path: str, mode: int | None) -> None:
     """With a mode, the file has it from its first moment on; no one else can connect before."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     if Path(path).is_socket() and _is_abandoned(path):
         Path(path).unlink()
     if mode is None:
         listener.bind(path)
-    else:
-        before = os.umask(0o777 & ~mode)
-        try:
-            listener.bind(path)
-        finally:
-            os.umask(before)
-        Path(path).chmod(mode)
-    listener.listen(backlog)
-    return listener
+        return
+    before = os.umask(0o777 & ~mode)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
 
 
 def _is_abandoned(path: str) -> bool:
