@@ -39,7 +39,7 @@ CREDENTIALS: dict[str, bytes] = {
 
 
 def spellings(path: str) -> list[str]:
-    first = f"%{ord(path[1]):02x}"
+    first = f"%{ord(path[1]):02x}" if path[1:] else ""
     return [
         path,
         f"/prefix{path}",
