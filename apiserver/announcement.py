@@ -18,13 +18,15 @@ def announce(
     board: Board,
     row: EngineRow,
     port: int,
+    *,
+    has_keys: bool,
 ) -> None:
     """One short block for the person who started this: what runs, where, and how to try it."""
     listen = settings.listen
     base = base_url(settings, port)
     curl = f"curl {base}" if listen.uds is None else f"curl --unix-socket {listen.uds} http://localhost"
     pids = " ".join(str(slot.get(Cell.PID)) for slot in board.slots)
-    key = " -H 'authorization: Bearer KEY'" if settings.access.api_keys else ""
+    key = " -H 'authorization: Bearer KEY'" if has_keys else ""
     text = f"""
   model       {", ".join(names)}  ({model.path})
   engine      {_engine(settings, model, row)}

@@ -35,6 +35,11 @@ class Cell(IntEnum):
     REQUESTS = 8
     ENGINE_REQUESTS = 9  # requests of this worker that the engine has not ended
     ENGINE_EPOCH = 10  # of the engine core that has welcomed this worker; 0 = none yet
+    # Counted only where the pool has limits (pipeline/admission.py); all are requests of the engine.
+    ADMITTED = 20  # that have not ended, from before their prompts are encoded
+    QUEUED = 21  # of them, those that the engine has not begun to answer
+    QUEUED_TOKENS = 22  # the prompt tokens of those that were submitted
+    ENDED = 23  # since the start; never falls
 
 
 class PoolCell(IntEnum):
@@ -47,6 +52,22 @@ class PoolCell(IntEnum):
     SLOTS_USED = 4  # no slot from here on was ever occupied
 
 
+class KeyCell(IntEnum):
+    """The int64 cells of one API key in a slot."""
+
+    IN_FLIGHT = 0  # HTTP requests being answered
+    REQUESTS = 1  # since the start; never falls
+    REFUSED = 2  # of them, those that were over a limit of the key
+    MINUTE = 3  # the number of the clock's minute, shifted left, and how many were taken in it
+
+
+def key_cell(number: int, cell: KeyCell) -> int:
+    """Where in `Slot.keys` this cell of the key with this number is."""
+    return len(KeyCell) * number + cell
+
+
+_COUNT, _USED = int(PoolCell.API_SERVER_COUNT), int(PoolCell.SLOTS_USED)
+
 BEAT_LIMIT_SECONDS = 1.5
 """A loop that has not turned for this long (it beats ten times a second) is not to be counted on."""
 
@@ -54,18 +75,22 @@ MAX_SLOTS = 256
 _POOL_BYTES = mmap.PAGESIZE
 _CELLS_BYTES = 256
 METRIC_CELLS = 2016
-_SLOT_BYTES = _CELLS_BYTES + 8 * METRIC_CELLS
+MAX_KEYS = 128
+"""API keys by name: as many as a slot has room to count."""
+_METRIC_BYTES = 8 * METRIC_CELLS
+_SLOT_BYTES = _CELLS_BYTES + _METRIC_BYTES + 8 * len(KeyCell) * MAX_KEYS
 
 
 class Slot:
-    """One worker's cells and metrics."""
+    """One worker's cells, metrics and counts by API key (where, says `key_cell`)."""
 
-    __slots__ = ("cells", "metrics", "number")
+    __slots__ = ("cells", "keys", "metrics", "number")
 
     def __init__(self, number: int, memory: memoryview) -> None:
         self.number = number
         self.cells = memory[:_CELLS_BYTES].cast("q")
-        self.metrics = memory[_CELLS_BYTES:].cast("d")
+        self.metrics = memory[_CELLS_BYTES : _CELLS_BYTES + _METRIC_BYTES].cast("d")
+        self.keys = memory[_CELLS_BYTES + _METRIC_BYTES :].cast("q")
 
     def get(self, cell: Cell) -> int:
         return self.cells[cell]
@@ -132,8 +157,13 @@ class Slot:
             Cell.LOOP_LAG,
             Cell.ENGINE_REQUESTS,
             Cell.ENGINE_EPOCH,
+            Cell.ADMITTED,
+            Cell.QUEUED,
+            Cell.QUEUED_TOKENS,
         ):
             self.cells[cell] = 0
+        for number in range(MAX_KEYS):
+            self.keys[key_cell(number, KeyCell.IN_FLIGHT)] = 0
 
 
 class Board:
@@ -153,6 +183,7 @@ class Board:
             Slot(number, memory[_POOL_BYTES + number * _SLOT_BYTES : _POOL_BYTES + (number + 1) * _SLOT_BYTES])
             for number in range(MAX_SLOTS)
         ]
+        self._used: list[Slot] = []
         self._pool[PoolCell.API_SERVER_COUNT] = count
         self._pool[PoolCell.STARTED] = time.monotonic_ns()
 
@@ -198,6 +229,30 @@ class Board:
 
     def get(self, cell: PoolCell) -> int:
         return self._pool[cell]
+
+    def total(self, cell: int) -> int:
+        """A Cell's sum over all slots. Asked for each request: give a plain int, an enum's member is slower."""
+        total = 0
+        for slot in self._ever_used():
+            total += slot.cells[cell]
+        return total
+
+    def key_total(self, at: int) -> int:
+        """The same of one cell of one API key: see `key_cell`."""
+        total = 0
+        for slot in self._ever_used():
+            total += slot.keys[at]
+        return total
+
+    def key_cells(self, at: int) -> list[int]:
+        """One cell of one API key, in every slot."""
+        return [slot.keys[at] for slot in self._ever_used()]
+
+    def _ever_used(self) -> list[Slot]:
+        """`used_slots`, made anew only when there are more of them."""
+        if len(self._used) != max(self._pool[_COUNT], self._pool[_USED]):
+            self._used = self.used_slots
+        return self._used
 
     def less_loaded(self, slot: Slot) -> list[Slot]:
         """The responsive workers that have fewer open connections than this one."""

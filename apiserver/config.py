@@ -37,6 +37,7 @@ class ListenSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     uds: str | None = None
+    uds_mode: int | None = None
     backlog: int = 2048
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
@@ -65,6 +66,9 @@ class HttpSettings:
     max_head_bytes: int = 64 * 1024
     drain_seconds: float = 30.0
     server_timing: bool = True
+    send_seconds: float = 60.0  # the longest that a client may read nothing of what waits for it
+    request_seconds: float = 0.0  # for the whole of a request, from its headers on; 0 is no limit
+    allow_compressed_bodies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class AccessSettings:
     """Who may call, from where."""
 
     api_keys: tuple[str, ...] = ()
+    api_key_file: str | None = None
     allowed_origins: tuple[str, ...] = ()
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
@@ -97,3 +102,19 @@ class EngineCare:
     heartbeat_seconds: float = 5.0  # how long its loop may stand still
     stall_seconds: float = 120.0  # how long it may have work and give nothing
     load_seconds: float = 3600.0  # how long it may take to load
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSettings:
+    """How much the pool takes on; 0 is no limit. All but the last two count requests of the engine (each choice of each
+    prompt), over all API servers."""
+
+    max_inflight: int = 0  # that have not ended
+    max_queued_requests: int = 0  # that the engine has not begun to answer
+    max_queued_tokens: int = 0  # prompt tokens of those
+    max_inflight_per_key: int = 0  # HTTP requests
+    max_requests_per_minute_per_key: int = 0
+
+    @property
+    def limits_pool(self) -> bool:
+        return bool(self.max_inflight or self.max_queued_requests or self.max_queued_tokens)

@@ -8,11 +8,15 @@ ApiError
 ├── MethodNotAllowed      405
 ├── RequestTimeout        408  the body did not arrive in time
 ├── TooLarge              413
-├── UnsupportedEncoding   415
+├── UnsupportedMediaType  415
+│   └── UnsupportedEncoding
+├── TooManyRequests       429  of this API key; carries Retry-After
 ├── HeadersTooLarge       431
 ├── Internal              500  our mistake, or the engine's at this request; says nothing of our insides
 ├── NotImplementedHere    501
-└── Unavailable           503  loading, overloaded, draining or dead; carries Retry-After
+├── Unavailable           503  loading, overloaded, draining or dead; carries Retry-After
+│   └── Overloaded
+└── DeadlineExceeded      504  the answer was not ready by the request's deadline
 """
 
 from collections.abc import Sequence
@@ -101,9 +105,38 @@ class TooLarge(ApiError):
         return {"connection": "close"}
 
 
-class UnsupportedEncoding(ApiError):
+class UnsupportedMediaType(ApiError):
+    """The body is no JSON, by its own account."""
+
     status = 415
     type = "invalid_request_error"
+
+
+class UnsupportedEncoding(UnsupportedMediaType):
+    """The body is compressed; `accepted` says what may be sent instead (RFC 7694)."""
+
+    def __init__(self, message: str, *, accepted: str = "identity") -> None:
+        super().__init__(message)
+        self._accepted = accepted
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"accept-encoding": self._accepted}
+
+
+class TooManyRequests(ApiError):
+    """One API key asks too often, or too much at a time."""
+
+    status = 429
+    type = "rate_limit_error"
+
+    def __init__(self, message: str, *, retry_after_seconds: int) -> None:
+        super().__init__(message, code="rate_limit_exceeded")
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(self.retry_after_seconds)}
 
 
 class HeadersTooLarge(ApiError):
@@ -128,6 +161,17 @@ class Unavailable(ApiError):
     @property
     def headers(self) -> dict[str, str]:
         return {"retry-after": str(self.retry_after_seconds)}
+
+
+class Overloaded(Unavailable):
+    """The pool, or the engine, has as much as it can take. Nothing was done for this request."""
+
+
+class DeadlineExceeded(ApiError):
+    """The answer was not ready by the request's deadline; what was begun is aborted. Anthropic has the same pair."""
+
+    status = 504
+    type = "timeout_error"
 
 
 def shown(value: object, *, most: int = 40) -> str:

@@ -14,6 +14,7 @@ from apiserver.board import MAX_SLOTS
 from apiserver.card import Limits
 from apiserver.config import (
     AccessSettings,
+    AdmissionSettings,
     BackendName,
     EngineCare,
     HttpSettings,
@@ -22,6 +23,7 @@ from apiserver.config import (
     RemoteEngineSettings,
     StoreSettings,
 )
+from apiserver.edge_flags import add_admission, admission, check_admission
 from apiserver.engine_flags import EngineSettings, add_engine, add_keys
 
 _DESCRIPTION = """\
@@ -74,6 +76,7 @@ class ServeSettings:
     limits: Limits
     store: StoreSettings | None
     remote: RemoteEngineSettings | None
+    admission: AdmissionSettings
     engine_arguments: tuple[str, ...]
 
 
@@ -234,6 +237,7 @@ def _add_remote(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="a connection that has brought no heartbeat for so long is lost, and whoever waits gets an error",
     )
+    add_admission(parser)
 
 
 def _add_http(parser: argparse.ArgumentParser) -> None:
@@ -241,10 +245,12 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--host", default="127.0.0.1")
     group.add_argument("--port", type=int, default=8000)
     group.add_argument("--uds", metavar="PATH", help="a Unix socket instead of a port")
+    group.add_argument("--uds-mode", type=_mode, metavar="OCTAL", help="who may connect (600, 660); else the umask")
     group.add_argument("--root-path", "--fastapi-root-path", default="", help="behind a proxy that strips a prefix")
     group.add_argument(
         "--api-key", action="extend", nargs="+", metavar="KEY", help="repeatable; without one, everybody may call"
     )
+    group.add_argument("--api-key-file", metavar="FILE", help="a key, or 'name: key', a line; read again at SIGHUP")
     group.add_argument("--ssl-certfile", metavar="FILE")
     group.add_argument("--ssl-keyfile", metavar="FILE")
     group.add_argument("--ssl-keyfile-password")
@@ -259,6 +265,14 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--header-timeout", type=float, default=30.0, metavar="SECONDS")
     group.add_argument("--body-timeout", type=float, default=60.0, metavar="SECONDS")
     group.add_argument("--max-header-bytes", type=int, default=65_536)
+    group.add_argument(
+        "--send-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="cut a client that reads nothing so long",
+    )
+    group.add_argument("--allow-compressed-bodies", action="store_true", help="take gzip and deflate; refused without")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -330,6 +344,7 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         limits=Limits(**{name: getattr(options, name) for name in Limits.__dataclass_fields__}),
         store=_store(options),
         remote=_remote(parser, options, engine_arguments),
+        admission=admission(options),
         engine_arguments=tuple(engine_arguments),
     )
 
@@ -382,6 +397,9 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("--responses-store and --no-responses-store exclude each other")
     if options.responses_max_bytes < 1 or options.responses_max_age <= 0:
         parser.error("--responses-max-bytes and --responses-max-age must be above 0")
+    if options.send_timeout <= 0:
+        parser.error("--send-timeout must be above 0")
+    check_admission(parser, options)
     if options.root_path and not options.root_path.startswith("/"):
         parser.error("--root-path must begin with /")
 
@@ -434,6 +452,7 @@ def _listen(options: argparse.Namespace) -> ListenSettings:
         host=options.host,
         port=options.port,
         uds=options.uds,
+        uds_mode=options.uds_mode,
         ssl_certfile=options.ssl_certfile,
         ssl_keyfile=options.ssl_keyfile,
         ssl_keyfile_password=options.ssl_keyfile_password,
@@ -451,17 +470,29 @@ def _http(options: argparse.Namespace) -> HttpSettings:
         max_head_bytes=options.max_header_bytes,
         drain_seconds=options.drain_timeout,
         server_timing=not options.no_server_timing,
+        send_seconds=options.send_timeout,
+        request_seconds=options.request_timeout,
+        allow_compressed_bodies=options.allow_compressed_bodies,
     )
 
 
 def _access(options: argparse.Namespace) -> AccessSettings:
     return AccessSettings(
         api_keys=tuple(options.api_key or ()),
+        api_key_file=options.api_key_file,
         allowed_origins=tuple(_strings(options.allowed_origins)),
         allowed_methods=tuple(_strings(options.allowed_methods)),
         allowed_headers=tuple(_strings(options.allowed_headers)),
         allow_credentials=options.allow_credentials,
     )
+
+
+def _mode(text: str) -> int:
+    """Of a file, as chmod takes it."""
+    mode = int(str(text), 8)  # a YAML file may hold 600 as a number: it means the digits
+    if not 0 < mode <= 0o777:
+        raise ValueError(text)
+    return mode
 
 
 def _strings(values: str | list[str]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import NoReturn, TypeVar
 from apiserver import child, models, worker
 from apiserver import log as logs
 from apiserver.announcement import announce, base_url
+from apiserver.api_keys import KeyRing
 from apiserver.board import Board
 from apiserver.config import ModelSettings
 from apiserver.control import ControlSocket
@@ -68,6 +69,8 @@ def _stop_early(number: int, frame: object) -> NoReturn:
 
 def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path) -> int:
     remote = _remote(settings)
+    ring = KeyRing(settings.access, os.environ)
+    keys, tls = ring.read(), make_tls(settings.listen)
     try:
         model = resolve(settings)
         text = read_text(settings, model)
@@ -106,13 +109,16 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         model=model_settings,
         http=settings.http,
         access=settings.access,
+        keys=keys,
+        key_names=ring.names,
         limits=settings.limits,
         store=store,
-        tls=make_tls(settings.listen),
+        admission=settings.admission,
+        tls=tls,
         created=int(time.time()),
         log_level=settings.log_level,
     )
-    shared = _Shared(settings, model, preloaded)
+    shared = _Shared(settings, model, ring, preloaded)
     vocab_size = inline.tokenizer.vocab_size
 
     def engine_command(epoch: int) -> EngineCommand:
@@ -140,7 +146,14 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
             "port": port_of(listener),
         },
         on_ready=lambda: announce(
-            settings, model, names, f"{text.choice.encoder_name} ({text.choice.reason})", board, row, port_of(listener)
+            settings,
+            model,
+            names,
+            f"{text.choice.encoder_name} ({text.choice.reason})",
+            board,
+            row,
+            port_of(listener),
+            has_keys=bool(keys),
         ),
         reload=shared.reload,
     )
@@ -202,22 +215,25 @@ def _in_own_arena(load: Callable[[], T]) -> T:
 class _Shared:
     """What every new worker inherits; SIGHUP renews the parts of it that come from files."""
 
-    def __init__(self, settings: ServeSettings, plan: Plan, preloaded: worker.Preloaded) -> None:
+    def __init__(self, settings: ServeSettings, plan: Plan, ring: KeyRing, preloaded: worker.Preloaded) -> None:
         self._settings = settings
         self._plan = plan
+        self._ring = ring
         self.preloaded = preloaded
 
     def reload(self) -> bool:
-        """Read the chat template and the certificates again. False, and nothing changed, if one of them is broken."""
+        """Read the chat template, the certificates and the API keys again. False, and nothing changed, if one of them
+        is broken."""
         try:
             text = read_text(self._settings, self._plan)
             inline, threaded = text.chat_template(), text.chat_template()
             tls = make_tls(self._settings.listen)
+            keys = self._ring.read()
         except (LaunchError, TokenizerError, TemplateError, OSError) as error:
             log.error("SIGHUP: %s; everything stays as it is", error)
             return False
         self.preloaded.inline.template = inline
         self.preloaded.threaded.template = threaded
         model = _model_settings(self._settings, self._plan, self.preloaded.model.served_model_name, text.template)
-        self.preloaded = replace(self.preloaded, tls=tls, model=model)
+        self.preloaded = replace(self.preloaded, tls=tls, model=model, keys=keys, key_names=self._ring.names)
         return True

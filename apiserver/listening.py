@@ -1,5 +1,6 @@
 """The one listening socket, and what protects it."""
 
+import errno
 import os
 import socket
 import ssl
@@ -11,30 +12,42 @@ from apiserver.launch_error import LaunchError
 
 def bind(listen: ListenSettings) -> socket.socket:
     """The one listening socket. Taken before anything slow, so a port in use fails in the first second."""
+    family = socket.AF_UNIX if listen.uds is not None else socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if listen.uds is not None:
-            return _bind_unix(listen.uds, listen.backlog)
-        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        # REUSEADDR for a quick restart; never REUSEPORT, with which a second pool would take half the traffic.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((listen.host, listen.port))
+            _bind_unix(listener, listen.uds, listen.uds_mode)
+        else:
+            # REUSEADDR for a quick restart; never REUSEPORT, with which a second pool would take half the traffic.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((listen.host, listen.port))
         listener.listen(listen.backlog)
-        return listener
     except OSError as error:
+        listener.close()
         where = listen.uds or f"{listen.host}:{listen.port}"
         raise LaunchError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}") from error
-
-
-def _bind_unix(path: str, backlog: int) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    if Path(path).is_socket():
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex(path) != 0:
-                Path(path).unlink()  # left by a pool that was killed
-    listener.bind(path)
-    listener.listen(backlog)
     return listener
+
+
+def _bind_unix(listener: socket.socket, path: str, mode: int | None) -> None:
+    """With a mode, the file has it from its first moment on; no one else can connect before."""
+    if Path(path).is_socket() and _is_abandoned(path):
+        Path(path).unlink()
+    if mode is None:
+        listener.bind(path)
+        return
+    before = os.umask(0o777 & ~mode)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
+
+
+def _is_abandoned(path: str) -> bool:
+    """Left by a pool that was killed: nobody listens. One that may not be asked is somebody's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # one whose queue is full is alive
+        return probe.connect_ex(path) == errno.ECONNREFUSED
 
 
 def port_of(listener: socket.socket) -> int:

@@ -19,7 +19,10 @@ from prometheus_client.registry import Collector
 from apiserver.board import METRIC_CELLS
 
 PREFIX = "apiserver:"
-STATUSES = (200, 400, 401, 404, 405, 408, 413, 415, 429, 431, 499, 500, 501, 503)  # 499: the client left first
+STATUSES = (200, 400, 401, 404, 405, 408, 413, 415, 429, 431, 499, 500, 501, 503, 504)  # 499: the client left first
+LIMITS = ("max_inflight", "max_queued_requests", "max_queued_tokens", "key_inflight", "key_rate")
+"""What a request may be over; the names of vLLM's `admission_rejections` are its own as well."""
+REFUSED_STATUSES = (400, 408, 431)  # that a connection answers itself, to what never became a request
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 
 _TTFT = (
@@ -135,12 +138,14 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A value read at the scrape; `label` is () for one that is the engine's or the pool's."""
+    """A value read at the scrape; `label` is () for one that is the engine's or the pool's. `counts` says that it never
+    falls: it is told as a counter."""
 
     name: str
     help: str
     label: tuple[str, ...]
     samples: Sequence[tuple[tuple[str, ...], float]]
+    counts: bool = False
 
 
 class Metrics:
@@ -168,6 +173,7 @@ class Metrics:
             ("finished_reason",),
             ((reason,) for reason in FINISHED_REASONS),
         )
+        self._add_refusals(layout)
         self._ttft = layout.histogram(
             "time_to_first_token_seconds", "From the request's body to its first text.", _TTFT
         )
@@ -175,6 +181,22 @@ class Metrics:
         self._e2e = layout.histogram("e2e_request_latency_seconds", "From the request's body to its end.", _E2E)
         self._preprocess = layout.histogram("tokenize_seconds", "Rendering and encoding of a request.", _PREPROCESS)
         self._cells: Cells = memoryview(bytearray(8 * METRIC_CELLS)).cast("d")
+
+    def _add_refusals(self, layout: _Layout) -> None:
+        self._rejections = layout.counter(
+            "admission_rejections",
+            "Requests refused because the pool, or their key, was over a limit.",
+            ("reason",),
+            ((limit,) for limit in LIMITS),
+        )
+        self._deadlines = layout.counter("deadline_aborts", "Requests ended because their deadline had passed.")
+        self._slow_readers = layout.counter("slow_clients_cut", "Connections cut because nobody read from them.")
+        self._refusals = layout.counter(
+            "connection_refusals",
+            "What a connection refused before it was a request: no HTTP (400), too slow (408), too large a head (431).",
+            ("status",),
+            ((str(status),) for status in REFUSED_STATUSES),
+        )
 
     def bind(self, cells: Cells) -> None:
         """Count into these cells from now on."""
@@ -186,6 +208,18 @@ class Metrics:
     def response_ended(self, route: str, status: int) -> None:
         row = self._route_numbers[route] * len(STATUSES)
         self._cells[self._responses.first + row + self._status_numbers.get(status, self._status_numbers[500])] += 1
+
+    def rejected(self, limit: str) -> None:
+        self._cells[self._rejections.first + LIMITS.index(limit)] += 1
+
+    def deadline_passed(self) -> None:
+        self._cells[self._deadlines.first] += 1
+
+    def slow_reader_cut(self) -> None:
+        self._cells[self._slow_readers.first] += 1
+
+    def connection_refused(self, status: int) -> None:
+        self._cells[self._refusals.first + REFUSED_STATUSES.index(status)] += 1
 
     def job_ended(self, prompt_tokens: int, cached_tokens: int, seconds: float) -> None:
         cells = self._cells
@@ -236,7 +270,8 @@ class _Scrape(Collector):
         for histogram in self._layout.histograms:
             yield self._histogram(histogram)
         for gauge in self._gauges:
-            metric = GaugeMetricFamily(PREFIX + gauge.name, gauge.help, labels=gauge.label)
+            kind = CounterMetricFamily if gauge.counts else GaugeMetricFamily
+            metric = kind(PREFIX + gauge.name, gauge.help, labels=gauge.label)
             for values, value in gauge.samples:
                 metric.add_metric(values, value)
             yield metric

@@ -16,16 +16,18 @@ from dataclasses import dataclass
 import uvloop
 
 from apiserver import log as logs
+from apiserver.api_keys import ApiKey
 from apiserver.board import Board, Cell, Slot, WorkerState
 from apiserver.card import Limits
 from apiserver.child import EXIT_CANNOT_START
-from apiserver.config import AccessSettings, HttpSettings, ModelSettings, Order, StoreSettings
+from apiserver.config import AccessSettings, AdmissionSettings, HttpSettings, ModelSettings, Order, StoreSettings
 from apiserver.http.app import create_app
 from apiserver.http.runs import Runs
 from apiserver.http.server import HttpServer
 from apiserver.http.service import Service
 from apiserver.metrics import Metrics
 from apiserver.pipeline import Pipeline
+from apiserver.pipeline.admission import Admission
 from apiserver.pipeline.lane import Lane
 from apiserver.pipeline.pace import Pace
 from apiserver.pipeline.preprocess import Preprocessor
@@ -76,8 +78,11 @@ class Preloaded:
     model: ModelSettings
     http: HttpSettings
     access: AccessSettings
+    keys: tuple[ApiKey, ...]
+    key_names: tuple[str, ...]  # by number; also of keys that were taken away
     limits: Limits
     store: StoreSettings | None
+    admission: AdmissionSettings
     tls: ssl.SSLContext | None
     created: int
     log_level: str
@@ -115,13 +120,15 @@ class _Worker:
         client = EngineClient(context, self._identity(), on_change=self._on_engine_change)
         self._client = client
         self._remote = self._remote_engine(client)
+        self._admission = Admission(preloaded.admission, preloaded.board, slot, preloaded.metrics)
         heart = asyncio.create_task(self._beat())
         preloaded.metrics.bind(slot.metrics)
         server = HttpServer(
-            create_app(self._service(client), preloaded.http, preloaded.access),
+            create_app(self._service(client), preloaded.http, preloaded.access, preloaded.keys),
             preloaded.listeners,
             preloaded.board,
             slot,
+            preloaded.metrics,
             preloaded.http,
             preloaded.tls,
             preloaded.limits.max_body_bytes,
@@ -166,7 +173,8 @@ class _Worker:
             slot=self._slot,
             engine_row=preloaded.engine_row,
             client=client,
-            pipeline=Pipeline(client, self._lane),
+            pipeline=Pipeline(client, self._lane, self._admission),
+            http=preloaded.http,
             server_timing=preloaded.http.server_timing,
             encoder=preloaded.inline.encoder.name,
             encoder_reason=preloaded.encoder_reason,
@@ -174,6 +182,8 @@ class _Worker:
             metrics=preloaded.metrics,
             model=preloaded.model,
             limits=preloaded.limits,
+            admission=preloaded.admission,
+            key_names=preloaded.key_names,
             tokenizer_vocab_size=preloaded.inline.tokenizer.vocab_size,
             created=preloaded.created,
             store=self._store,
@@ -235,6 +245,7 @@ class _Worker:
             cells[Cell.HEARTBEAT] = now
             cells[Cell.LOOP_LAG] = max(0, now - due)
             cells[Cell.ENGINE_REQUESTS] = self._client.in_flight
+            self._admission.beat(now / 1e9)
             self._follow_engine()
             due = now + int(_BEAT_SECONDS * 1e9)
             await asyncio.sleep(_BEAT_SECONDS)

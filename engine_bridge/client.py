@@ -2,8 +2,8 @@
 
 One `EngineClient` a process; one `Submission` a request of a client, which may be many requests of the engine. A
 submission is a block: leaving it aborts what has not ended, whatever the cause. Requests of one turn of the loop leave
-in one message. Answers wait in the submission's inbox until its owner takes them all at once, so a slow reader costs
-one merged piece of text and not a queue.
+in one message. Answers wait in the submission's inbox until its owner takes them all at once; where they become many,
+those of one request are merged, so a slow reader costs one piece of text and not a queue.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from engine_bridge import wire
+from engine_bridge.merge import merged
 from engine_bridge.pieces import cut
 from engine_bridge.transport import Channel, ClientKeys, PeerGone, ZContext, dealer, remote_dealer
 from engine_bridge.wire import Accepted, Capabilities, EngineDown, Failure, Output, Rejected, Request, Welcome
@@ -24,6 +25,7 @@ Answer = wire.Output | wire.Embedding | wire.Scores | wire.AdminDone | wire.Fail
 
 _REASON_SECONDS = 0.1  # until ZMQ has said why nothing can be sent any more
 
+_MOST_APART = 256  # answers in an inbox, before they are merged
 _ENDS = frozenset((Failure, wire.Scores, wire.AdminDone))
 
 log = logging.getLogger("engine_bridge.client")
@@ -309,16 +311,18 @@ class EngineClient:
 class Submission:
     """The requests of one job, as an `async with` block and an inbox."""
 
-    __slots__ = ("_client", "_error", "_inbox", "_loop", "_open", "_unaccepted", "_waiter")
+    __slots__ = ("_client", "_error", "_inbox", "_loop", "_most", "_open", "_timer", "_unaccepted", "_waiter")
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._inbox: list[Answer] = []
+        self._most = _MOST_APART
         self._open: set[int] = set()
         self._unaccepted: set[int] = set()
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> "Submission":
         return self
@@ -326,9 +330,24 @@ class Submission:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._abandon()
+
+    def _abandon(self) -> None:
         if self._open:
             self._client.abandon(tuple(self._open))
             self._open.clear()
+
+    def end_at(self, when: float, error: Callable[[], Exception]) -> None:
+        """At this time of the loop's clock abort what has not ended; whoever receives then gets this error, also one
+        that has been waiting for its own client meanwhile."""
+        self._timer = self._loop.call_at(when, self._expire, error)
+
+    def _expire(self, error: Callable[[], Exception]) -> None:
+        if self._open:
+            self._abandon()
+            self.fail(error())
 
     def new_id(self) -> int:
         return self._client.new_id()
@@ -378,6 +397,9 @@ class Submission:
 
     def put(self, answer: Answer) -> None:
         self._inbox.append(answer)
+        if len(self._inbox) > self._most:
+            self._inbox = merged(self._inbox)
+            self._most = _MOST_APART + 2 * len(self._inbox)  # what cannot be merged is not looked at each time
         if type(answer) is not Output or answer.finish_reason is not None:
             self._open.discard(answer.request_id)
             self._unaccepted.discard(answer.request_id)

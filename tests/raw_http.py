@@ -1,6 +1,7 @@
 """HTTP by the byte: for what no client library would send, and for seeing exactly what comes back."""
 
 import json
+import select
 import socket
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,9 +30,11 @@ class Reply:
 class RawConnection:
     """A connection to the pool; leaving the block closes it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, receive_buffer: int | None = None) -> None:
         parts = urlsplit(url)
         self._socket = socket.create_connection((parts.hostname, parts.port), READ_SECONDS)
+        if receive_buffer is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self._unread = b""
 
     def __enter__(self) -> "RawConnection":
@@ -57,6 +60,10 @@ class RawConnection:
         if headers.get("transfer-encoding") == ["chunked"]:
             return Reply(status, headers, self._chunks())
         return Reply(status, headers, self._exactly(int(headers["content-length"][0])))
+
+    def has_answer(self, seconds: float) -> bool:
+        """Whether something has come, or does so soon."""
+        return bool(self._unread) or bool(select.select([self._socket], [], [], seconds)[0])
 
     def is_at_end(self) -> bool:
         """Whether the server closes now, without another byte and without a reset. Waits for either."""

@@ -9,6 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from apiserver.api_keys import ApiKey
 from apiserver.board import Cell
 from apiserver.config import AccessSettings, HttpSettings
 from apiserver.errors import ApiError, Internal, MethodNotAllowed, NotFound, shown
@@ -19,6 +20,7 @@ from apiserver.http.dialects import MORE_DIALECTS, PUT_TOO
 from apiserver.http.endpoint import Endpoint, respond_error
 from apiserver.http.info import INFO_ROUTES, Info
 from apiserver.http.ops import Ops
+from apiserver.http.quota import Quota
 from apiserver.http.responses import Responses
 from apiserver.http.service import Service
 from apiserver.protocol.chat_completions import ChatCompletion
@@ -91,6 +93,7 @@ class _Target:
         handle: Handle,
         service: Service,
         guard: KeyGuard,
+        quota: Quota,
         settings: HttpSettings,
         *,
         methods: Sequence[str],
@@ -100,12 +103,15 @@ class _Target:
         self._handle = handle
         self._service = service
         self._guard = None if route in OPEN_ROUTES else guard
+        self._quota = quota
         self._methods = methods
         self._dialect = dialect
+        self._max_body_bytes = service.limits.max_body_bytes
+        self._takes_compressed = settings.allow_compressed_bodies
         self._logs = settings.access_log and route not in OPEN_ROUTES
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(scope, receive, send, self._service.limits.max_body_bytes)
+        call = Call(scope, receive, send, self._max_body_bytes, takes_compressed=self._takes_compressed)
         cells = self._service.slot.cells
         metrics = self._service.metrics
         cells[Cell.REQUESTS] += 1
@@ -130,18 +136,20 @@ class _Target:
             if self._logs:
                 # As it was sent, still percent-encoded: a decoded line break would forge a line of the log.
                 path = scope["raw_path"][:_MOST_LOGGED_PATH].decode("latin-1")
-                log.info("%s %s %s %d", call.request_id, scope["method"], path, status)
+                log.info("%s %s %s %d%s", call.request_id, scope["method"], path, status, call.key_note)
 
     async def _answer(self, call: Call) -> None:
         try:
-            if self._guard is not None:
-                self._guard.check(call)
-            if self._methods and call.scope["method"] not in self._methods:
+            key = self._guard.check(call) if self._guard is not None else None
+            method = call.scope["method"]
+            if self._methods and method not in self._methods:
                 raise MethodNotAllowed(
-                    f"{call.scope['method']} is not allowed on {shown(call.scope['path'], most=100)}.",
-                    allowed=self._methods,
+                    f"{method} is not allowed on {shown(call.scope['path'], most=100)}.", allowed=self._methods
                 )
-            await self._handle(call)
+            if key is None:
+                await self._handle(call)
+            else:
+                await self._handle_for(key, call, counts=method not in _GET)
         except ApiError as error:
             await respond_error(call, error, self._speaker(call))
 
@@ -150,6 +158,18 @@ class _Target:
         if self._dialect is not None:
             return self._dialect
         return Messages if call.is_anthropic else ChatCompletion
+
+    async def _handle_for(self, key: ApiKey, call: Call, *, counts: bool) -> None:
+        """Looking (GET) is free; all else is counted under the key, and limited."""
+        call.key_note = f" key={key.name}"
+        if not counts:
+            await self._handle(call)
+            return
+        self._quota.enter(key)
+        try:
+            await self._handle(call)
+        finally:
+            self._quota.leave(key)
 
 
 class _Directory:
@@ -170,10 +190,11 @@ class _Directory:
         await target(scope, receive, send)
 
 
-def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> ASGIApp:
+def create_app(service: Service, http: HttpSettings, access: AccessSettings, keys: Sequence[ApiKey]) -> ASGIApp:
     """The ASGI application of one API server."""
     ops = Ops(service)
-    guard = KeyGuard(access.api_keys)
+    guard = KeyGuard(keys)
+    quota = Quota(service.admission, service.board, service.slot, service.metrics)
     ops_handlers: dict[str, Handle] = {
         "/health": ops.health,
         "/ready": ops.ready,
@@ -189,7 +210,7 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings) -> 
     }
 
     def target(route: str, handle: Handle, methods: Sequence[str], dialect: Dialect | None = None) -> _Target:
-        return _Target(route, handle, service, guard, http, methods=methods, dialect=dialect)
+        return _Target(route, handle, service, guard, quota, http, methods=methods, dialect=dialect)
 
     routes: list[Route] = []
     for path, dialect in DIALECTS.items():

@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
-from apiserver.errors import InvalidRequest, TooLarge, UnsupportedEncoding
+from apiserver.errors import TooLarge, UnsupportedEncoding, UnsupportedMediaType
+from apiserver.http.inflate import CODINGS, inflated
 
 _REQUEST_ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+=")
 _MOST_REQUEST_ID = 128
@@ -47,23 +48,30 @@ class Call:
     """Read the body once, then either `respond`, or `start_stream`, `write` any number of times, `end_stream`."""
 
     __slots__ = (
+        "_coding",
         "_headers_in",
         "_max_body_bytes",
         "_receive",
         "_received",
         "_send",
+        "_takes_compressed",
         "is_anthropic",
+        "key_note",
         "path_params",
         "request_id",
         "scope",
         "status",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int, *, takes_compressed: bool = False
+    ) -> None:
         self.scope = scope
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
+        self._takes_compressed = takes_compressed
+        self._coding: bytes | None = None  # of the body, if it is compressed and may be
         self._received = False  # whether the body was asked for
         self._headers_in: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name stays
         self.path_params: dict[str, Any] = scope.get("path_params", {})
@@ -71,6 +79,7 @@ class Call:
         # Whether the client speaks Anthropic's API: it says so, or asks for one of its routes.
         self.is_anthropic = _ANTHROPIC_ROUTES in scope["path"] or b"anthropic-version" in self._headers_in
         self.status = 0  # of the response, once it has begun
+        self.key_note = ""  # whose key it brought, as the access log tells it
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
@@ -82,14 +91,19 @@ class Call:
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
     async def body(self) -> bytes:
-        """The whole body. Raises TooLarge as soon as that is known: from its length before any of it is read."""
+        """The whole body, inflated if `require_json` found it compressed. Raises TooLarge as soon as that is known:
+        from its length before any of it is read."""
         length = self.header(b"content-length")
         if length is not None and int(length) > self._max_body_bytes:
             raise self._too_large()
         self._received = True
+        body = self._checked(await self._read())
+        return body if self._coding is None else await inflated(body, self._coding, self._max_body_bytes)
+
+    async def _read(self) -> bytes:
         message = await self._receive()
         if not message.get("more_body", False):
-            return self._checked(message.get("body", b""))
+            return message.get("body", b"")
         parts: list[bytes] = [message["body"]]
         size = len(parts[0])
         while message.get("more_body", False):
@@ -98,7 +112,7 @@ class Call:
             size += len(parts[-1])
             if size > self._max_body_bytes:
                 raise self._too_large()
-        return self._checked(b"".join(parts))
+        return b"".join(parts)
 
     def _checked(self, body: bytes) -> bytes:
         if len(body) > self._max_body_bytes:
@@ -109,14 +123,19 @@ class Call:
         return TooLarge(f"The body is larger than {self._max_body_bytes} bytes, the limit of this server.")
 
     def require_json(self) -> None:
-        """Raises InvalidRequest for another content type, UnsupportedEncoding for a compressed body."""
+        """Raises UnsupportedMediaType for another content type, UnsupportedEncoding for a coding that is not taken."""
         content_type = self.header(b"content-type")
         if content_type is None or content_type.split(b";", 1)[0].strip().lower() != b"application/json":
-            raise InvalidRequest("The content type must be application/json.", param=None)
-        for name, plain in ((b"content-encoding", (b"", b"identity")), (b"transfer-encoding", (b"chunked",))):
-            coding = self.header(name)
-            if coding is not None and coding.strip().lower() not in plain:
+            raise UnsupportedMediaType("The content type must be application/json.")
+        coding = (self.header(b"content-encoding") or b"").strip().lower()
+        if coding not in (b"", b"identity"):
+            if not self._takes_compressed:
                 raise UnsupportedEncoding("Compressed bodies are not accepted.")
+            if coding not in CODINGS:
+                raise UnsupportedEncoding("Bodies may be compressed by gzip or deflate.", accepted="gzip, deflate")
+            self._coding = coding
+        if (self.header(b"transfer-encoding") or b"chunked").strip().lower() != b"chunked":
+            raise UnsupportedEncoding("Compressed bodies are not accepted.")
 
     async def respond(
         self,

@@ -16,14 +16,12 @@ one whose turn it is, is `_answering`.
 
 import asyncio
 import functools
+import logging
 import time
-from collections.abc import Callable
 from enum import Enum, auto
-from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
-import msgspec
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn._types import ASGI3Application
@@ -33,11 +31,16 @@ from uvicorn.server import ServerState
 from apiserver.board import Cell, Slot
 from apiserver.config import HttpSettings
 from apiserver.errors import ApiError, HeadersTooLarge, InvalidRequest, RequestTimeout
-from apiserver.protocol.openai import error_document
+from apiserver.http.outgoing import Outgoing
+from apiserver.http.patience import BodyPace, SendWatch, unsent_bytes
+from apiserver.http.refusal import refusal
+from apiserver.metrics import Metrics
 
 _MOST_HEADERS = 256
 _NOTED_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect"))
 _LINGER_SECONDS = 5.0  # how long a client that is still sending may take to notice that it was answered
+
+log = logging.getLogger("apiserver.access")
 
 
 class _Stop(Exception):
@@ -55,55 +58,21 @@ class _Phase(Enum):
 _NOTHING, _HEAD, _BODY = _Phase  # an enum's members are slow to look up, and this is done for every header
 
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class _Outgoing:
-    """What one answer is written to: the transport, but its head waits for the body, and it closes our way.
-
-    uvicorn writes head and body apart, which are two system calls, a tenth of a short request. An answer whose head
-    must leave before there is a body (a stream) writes an empty piece.
-    """
-
-    __slots__ = ("_close", "_head", "_transport", "is_closing", "write")
-
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self._transport = transport
-        self._close = close
-        self._head = b""
-        self.is_closing = transport.is_closing
-        self.write: Callable[[bytes], None] = self._hold
-
-    def _hold(self, data: bytes) -> None:
-        if data == _CONTINUE:
-            self._transport.write(data)
-            return
-        self._head = data
-        self.write = self._join
-
-    def _join(self, data: bytes) -> None:
-        head, self._head = self._head, b""
-        self.write = self._transport.write  # from now on nothing stands between: this is once a token
-        self._transport.writelines((head, data))
-
-    def flush(self) -> None:
-        """The answer is at its end: a head without a body (to HEAD) leaves now."""
-        if self._head:
-            self._join(b"")
-
-    def close(self) -> None:
-        self.flush()
-        self._close()
-
-
 class Connection(HttpToolsProtocol):
     """See the module. Time limits are enforced by `sweep`, which the server calls for each connection once a second."""
 
     def __init__(
-        self, config: uvicorn.Config, state: ServerState, slot: Slot, settings: HttpSettings, max_body_bytes: int
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        slot: Slot,
+        metrics: Metrics,
+        settings: HttpSettings,
+        max_body_bytes: int,
     ) -> None:
         super().__init__(config=config, server_state=state, app_state={})
         self._slot = slot
+        self._metrics = metrics
         self._settings = settings
         self._max_body_bytes = max_body_bytes
         self.was_made = False  # the server counted it when it accepted; from here on its end uncounts it
@@ -114,10 +83,13 @@ class Connection(HttpToolsProtocol):
         self._refusal: ApiError | None = None  # of what came last; nothing more is read
         self._lingering = False
         self._phase = _NOTHING
-        self._since = time.monotonic()  # when the phase began; in a body, when its last piece came
+        self._since = time.monotonic()  # when the phase began
+        self._body_pace = BodyPace()
+        self._send_watch = SendWatch()
         self._head_bytes = 0
         self._framing: tuple[bytes, bytes] | None = None  # the header that says how long the body is
         self._announced_bytes: int | None = None
+        self._body_bytes = 0  # that came behind the piece with the head's end
         self._unwanted_bytes = 0  # of a body whose request is answered already
         self._declines_upgrade = False
         self._is_replaying = False  # the parser is told a head that was told before
@@ -155,6 +127,9 @@ class Connection(HttpToolsProtocol):
 
     def sweep(self, now: float, idle_seconds: float) -> None:
         """Enforce the time limits of the present phase."""
+        if self._send_watch.is_stuck(now, unsent_bytes(self.transport), self._settings.send_seconds):
+            self._metrics.slow_reader_cut()
+            self.transport.abort()
         if self.transport.is_closing():
             return
         waited = now - self._since
@@ -165,13 +140,16 @@ class Connection(HttpToolsProtocol):
             if waited > self._settings.head_seconds:
                 self._refuse(RequestTimeout("The request's headers did not arrive in time."))
         elif self._phase is _BODY:
-            # Nobody waits for the rest of a body whose request is answered; a drain less than others.
-            unwanted = self._answering is None
-            most = min(idle_seconds, self._settings.body_seconds) if unwanted else self._settings.body_seconds
-            if waited > most and not self.flow.read_paused:
-                self._refuse(RequestTimeout("The request's body stopped arriving."))
+            if self._is_too_slow(now, idle_seconds):
+                self._refuse(RequestTimeout("The request's body stopped arriving, or came too slowly."))
         elif self._answering is None and waited > self._most_idle(idle_seconds):
             self.transport.close()
+
+    def _is_too_slow(self, now: float, idle_seconds: float) -> bool:
+        # Nobody waits for the rest of a body whose request is answered; a drain less than others.
+        seconds = self._settings.body_seconds
+        most = min(idle_seconds, seconds) if self._answering is None else seconds
+        return self._body_pace.is_too_slow(now, self._since, self._body_bytes, most, paused=self.flow.read_paused)
 
     def _most_idle(self, idle_seconds: float) -> float:
         """A connection's first request must come sooner than a further one."""
@@ -185,6 +163,9 @@ class Connection(HttpToolsProtocol):
         if self._refusal is not None or self._lingering:
             return
         self._refusal = error
+        self._metrics.connection_refused(error.status)
+        if self._settings.access_log:
+            log.info("- no request: %d %s", error.status, error)
         if self._phase is _BODY:
             self._give_up(self.cycle)
         if self._answering is None and not self.transport.is_closing():
@@ -201,12 +182,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _send_refusal(self, error: ApiError) -> None:
-        body = msgspec.json.encode(error_document(error))
-        head = (
-            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        self.transport.write(refusal(error))
         self._linger()
 
     def _linger(self) -> None:
@@ -231,7 +207,7 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._phase is _BODY:
-            self._since = time.monotonic()
+            self._body_bytes += len(data)
         while data and self._refusal is None and not self._lingering and not self.transport.is_closing():
             data = self._feed(data)
 
@@ -317,8 +293,8 @@ class Connection(HttpToolsProtocol):
             self._strip_second_prefix()
         self._phase = _BODY
         self._since = time.monotonic()
-        self._unwanted_bytes = 0
-        self.cycle.transport = cast(Any, _Outgoing(self.transport, self._close_after_answer))
+        self._body_bytes = self._unwanted_bytes = 0
+        self.cycle.transport = cast(Any, Outgoing(self.transport, self._close_after_answer))
         if self._retiring or (self._announced_bytes or 0) > self._max_body_bytes:
             self.cycle.keep_alive = False
 
@@ -354,7 +330,7 @@ class Connection(HttpToolsProtocol):
         """As uvicorn's, without a timer for each answer: `sweep` ends idle connections."""
         self.server_state.total_requests += 1
         if self._answering is not None:
-            cast(_Outgoing, self._answering.transport).flush()
+            cast(Outgoing, self._answering.transport).flush()
         self._answering = None
         if self._phase is _NOTHING:
             self._since = time.monotonic()

@@ -15,7 +15,9 @@ from apiserver.events import Event, Finished, ReasoningDelta, Result, Started, T
 from apiserver.http import sse
 from apiserver.http.call import Call
 from apiserver.http.service import Service
+from apiserver.http.time_limit import deadline_of
 from apiserver.pipeline import Events
+from apiserver.pipeline.deadline import Deadline, within
 from apiserver.protocol.exchange import Body, Chunk, Dialect, OpenExchange, Pieces
 from apiserver.timings import Timings
 
@@ -55,13 +57,14 @@ class Endpoint:
     async def __call__(self, call: Call) -> None:
         try:
             call.require_json()
-            raw = await call.body()
+            deadline = deadline_of(call, self._service)
+            raw = await within(deadline, call.body())
             watch = Watch(self._service)
             card = self._service.card()
             exchange = self._dialect(raw, card)
             del raw  # a 32 MB body must not live as long as its stream
             watch.parsed()
-            await answer(call, exchange, card, self._service, watch)
+            await answer(call, exchange, card, self._service, watch, deadline)
         except ApiError as error:
             await respond_error(call, error, self._dialect)
 
@@ -70,9 +73,16 @@ class Endpoint:
         return self._dialect
 
 
-async def answer(sink: Sink, exchange: OpenExchange, card: Card, service: Service, watch: "Watch") -> None:
+async def answer(
+    sink: Sink,
+    exchange: OpenExchange,
+    card: Card,
+    service: Service,
+    watch: "Watch",
+    deadline: Deadline | None,
+) -> None:
     """Run the exchange's job; what it says goes to the sink. Raises an ApiError where nothing has gone there yet."""
-    events = service.pipeline.run(exchange.job, card, watch.timings)
+    events = service.pipeline.run(exchange.job, card, watch.timings, deadline)
     async with aclosing(events):
         if exchange.stream:
             await _stream(sink, exchange, events, watch, tells_timing=service.server_timing)

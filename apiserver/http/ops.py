@@ -9,7 +9,7 @@ import msgspec
 import psutil
 
 from apiserver import __version__
-from apiserver.board import Cell, PoolCell, Slot, WorkerState
+from apiserver.board import Cell, KeyCell, PoolCell, Slot, WorkerState, key_cell
 from apiserver.card import Card
 from apiserver.errors import NotFound
 from apiserver.http.call import Call
@@ -95,10 +95,33 @@ class Ops:
             yield Gauge(name, text, ("slot",), [((str(slot.number),), slot.get(cell) * scale) for slot in slots])
         up = [((str(slot.number),), float(slot.is_serving)) for slot in slots]
         yield Gauge("api_server_up", "1 if the slot has a serving API server.", ("slot",), up)
+        yield from self._limit_gauges()
         deaths = service.board.get(PoolCell.WORKER_DEATHS)
         restarts = max(0, row.get(Field.EPOCH) - 1)
         yield Gauge("engine_restarts", "Engine cores that were started after one had died.", (), [((), restarts)])
         yield Gauge("api_server_deaths", "API servers that died and were replaced.", (), [((), deaths)])
+
+    def _limit_gauges(self) -> Iterator[Gauge]:
+        """What is counted only where there are limits, or keys."""
+        service = self._service
+        board = service.board
+        if service.admission.limits_pool:
+            for name, text, cell in (
+                ("admitted_requests", "Requests in the engine or on their way to it.", Cell.ADMITTED),
+                ("queued_requests", "Of those, the ones that the engine has not begun to answer.", Cell.QUEUED),
+                ("queued_tokens", "The prompt tokens of those.", Cell.QUEUED_TOKENS),
+            ):
+                yield Gauge(name, text, (), [((), board.total(cell))])
+        for name, text, cell, counts in (
+            ("key_requests_active", "Requests being answered, by the name of their key.", KeyCell.IN_FLIGHT, False),
+            ("key_requests", "Requests, by the name of their key.", KeyCell.REQUESTS, True),
+            ("key_rejections", "Of those, the ones over a limit of the key.", KeyCell.REFUSED, True),
+        ):
+            samples = [
+                ((key,), board.key_total(key_cell(number, cell))) for number, key in enumerate(service.key_names)
+            ]
+            if samples:
+                yield Gauge(name, text, ("key",), samples, counts=counts)
 
     async def pool(self, call: Call) -> None:
         """Every process of the pool; psutil reads /proc, so it runs beside the loop."""

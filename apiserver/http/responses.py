@@ -17,6 +17,8 @@ from apiserver.http.following import follow
 from apiserver.http.kept import Kept, Record, Run
 from apiserver.http.query import Query
 from apiserver.http.service import Service
+from apiserver.http.time_limit import deadline_of
+from apiserver.pipeline.deadline import Deadline, within
 from apiserver.protocol.responses import Past, Response
 from apiserver.protocol.responses_input import Item, referenced_ids
 from apiserver.protocol.responses_list import deleted, page
@@ -42,7 +44,8 @@ class Responses:
 
     async def create(self, call: Call) -> None:
         call.require_json()
-        raw = await call.body()
+        deadline = deadline_of(call, self._service)
+        raw = await within(deadline, call.body())
         watch = Watch(self._service)
         card = self._service.card()
         fields = read_response(raw, card)
@@ -53,11 +56,11 @@ class Responses:
         del fields, past
         watch.parsed()
         if store is None:
-            await answer(call, exchange, card, self._service, watch)
+            await answer(call, exchange, card, self._service, watch, deadline)
         elif exchange.background:
             await self._in_background(call, exchange, card, watch, store)
         else:
-            await self._kept(call, exchange, card, watch, store)
+            await self._kept(call, exchange, card, watch, store, deadline)
 
     def _store_for(self, fields: ResponseFields) -> Store | None:
         """Where the response goes. Raises InvalidRequest for what cannot be without a store, or without being kept."""
@@ -74,10 +77,12 @@ class Responses:
             return None
         return self._store
 
-    async def _kept(self, call: Call, exchange: Response, card: Card, watch: Watch, store: Store) -> None:
+    async def _kept(
+        self, call: Call, exchange: Response, card: Card, watch: Watch, store: Store, deadline: Deadline | None
+    ) -> None:
         record = Record(store, exchange)
         try:
-            await answer(Kept(call, record, exchange), exchange, card, self._service, watch)
+            await answer(Kept(call, record, exchange), exchange, card, self._service, watch, deadline)
         finally:
             if record.is_open:  # the client has left, or worse
                 self._runs.start(record.give_up())
@@ -96,7 +101,7 @@ class Responses:
 
     async def _make(self, run: Run, record: Record, exchange: Response, card: Card, watch: Watch) -> None:
         try:
-            await answer(run, exchange, card, self._service, watch)
+            await answer(run, exchange, card, self._service, watch, None)  # the time limit is for who waits
         except ApiError as error:
             run.refuse(error)
         finally:

@@ -23,11 +23,13 @@ from uvicorn.server import ServerState
 from apiserver.board import Board, Cell, Slot
 from apiserver.config import HttpSettings
 from apiserver.http.connection import Connection
+from apiserver.metrics import Metrics
 
 _YIELD_SECONDS = 0.001
 _MOST_YIELDS = 5
 _MOST_YIELDS_TO_IDLE = 25
 _SWEEP_SECONDS = 1.0
+_MOST_UNSENT_BYTES = 128 * 1024  # that wait in the kernel; what is on its way comes on top, so no link runs dry
 _RETIRED_IDLE_SECONDS = 0.5  # how long a retired connection may still bring a request that was on its way …
 _REPLACED_IDLE_SECONDS = 5.0  # … and where the pool goes on: nobody waits for this worker's end
 
@@ -43,6 +45,7 @@ class HttpServer:
         listeners: Sequence[socket.socket],
         board: Board,
         slot: Slot,
+        metrics: Metrics,
         settings: HttpSettings,
         tls: ssl.SSLContext | None,
         max_body_bytes: int,
@@ -51,6 +54,7 @@ class HttpServer:
         self._listeners = listeners
         self._board = board
         self._slot = slot
+        self._metrics = metrics
         self._settings = settings
         self._tls = tls
         self._max_body_bytes = max_body_bytes
@@ -128,14 +132,20 @@ class HttpServer:
         accepted.setblocking(False)
         if accepted.family != socket.AF_UNIX:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Without it the kernel takes megabytes for a client that does not read, before we hear of it.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT_BYTES)
         task = self._loop.create_task(self._connect(accepted))
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
     async def _connect(self, accepted: socket.socket) -> None:
-        connection = Connection(self._config, self._state, self._slot, self._settings, self._max_body_bytes)
+        settings = self._settings
+        connection = Connection(self._config, self._state, self._slot, self._metrics, settings, self._max_body_bytes)
+        patience = settings.head_seconds if self._tls is not None else None
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._tls)
+            await self._loop.connect_accepted_socket(
+                lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=patience
+            )
         except (OSError, ssl.SSLError) as error:
             log.debug("a connection failed in its handshake: %s", error)
             if not connection.was_made:  # else it uncounts itself

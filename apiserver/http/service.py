@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from apiserver.board import BEAT_LIMIT_SECONDS, Board, Slot
 from apiserver.card import Card, Limits
-from apiserver.config import ModelSettings
+from apiserver.config import AdmissionSettings, HttpSettings, ModelSettings
 from apiserver.errors import Unavailable
 from apiserver.http.runs import Runs
 from apiserver.metrics import Metrics
@@ -26,7 +26,10 @@ class Service:
     pipeline: Pipeline
     metrics: Metrics
     model: ModelSettings
+    http: HttpSettings
     limits: Limits
+    admission: AdmissionSettings
+    key_names: tuple[str, ...]
     tokenizer_vocab_size: int
     server_timing: bool
     encoder: str

@@ -8,7 +8,9 @@ import msgspec
 from apiserver.card import Card
 from apiserver.errors import ApiError, Internal, InvalidRequest, Unavailable
 from apiserver.events import Detokenized, Embedded, Event, Rendered, Scored, Started
+from apiserver.pipeline.admission import Admission
 from apiserver.pipeline.capable import check_capable
+from apiserver.pipeline.deadline import Deadline, within
 from apiserver.pipeline.decode import Decoder
 from apiserver.pipeline.lane import Lane
 from apiserver.pipeline.parse import parse
@@ -43,136 +45,157 @@ Events = AsyncGenerator[list[Event]]
 class Pipeline:
     """One an API server. The events come in lists: what arrived together is told together."""
 
-    def __init__(self, client: EngineClient, lane: Lane) -> None:
+    def __init__(self, client: EngineClient, lane: Lane, admission: Admission) -> None:
         self._client = client
         self._lane = lane
+        self._admission = admission
 
-    def run(self, job: Job, card: Card, timings: Timings) -> Events:
+    def run(self, job: Job, card: Card, timings: Timings, deadline: Deadline | None = None) -> Events:
         """The events of one job, Started first. Leave it early with `aclose` (aclosing) and its work is aborted.
 
-        Raises an ApiError: before Started if the job is refused, later if the engine fails.
+        Raises an ApiError: before Started if the job is refused, later if the engine fails or the deadline passes.
         """
         match job:
             case GenerateJob():
-                return self._generate(job, card, timings)
+                return self._generate(job, card, timings, deadline)
             case EmbedJob():
-                return self._embed(job, card, timings)
+                return self._embed(job, card, timings, deadline)
             case ScoreJob():
-                return self._score(job, card, timings)
+                return self._score(job, card, timings, deadline)
             case TokenizeJob():
-                return self._tokenize(job, card, timings)
+                return self._tokenize(job, card, timings, deadline)
             case DetokenizeJob():
-                return self._detokenize(job, card, timings)
+                return self._detokenize(job, card, timings, deadline)
             case RenderJob():
-                return self._render(job, card, timings)
+                return self._render(job, card, timings, deadline)
             case ParseJob():
                 return parse(job)
 
-    async def _tokenize(self, job: TokenizeJob, card: Card, timings: Timings) -> Events:
-        prompts = await self._lane.run(prepare_tokenize, job, card, timings)
+    async def _tokenize(self, job: TokenizeJob, card: Card, timings: Timings, deadline: Deadline | None) -> Events:
+        prompts = await within(deadline, self._lane.run(prepare_tokenize, job, card, timings))
         yield [Started(prompts)]
 
-    async def _detokenize(self, job: DetokenizeJob, card: Card, timings: Timings) -> Events:
-        texts = await self._lane.run(prepare_detokenize, job, card, timings)
+    async def _detokenize(self, job: DetokenizeJob, card: Card, timings: Timings, deadline: Deadline | None) -> Events:
+        texts = await within(deadline, self._lane.run(prepare_detokenize, job, card, timings))
         yield [Started([]), *(Detokenized(index, text) for index, text in enumerate(texts))]
 
-    async def _render(self, job: RenderJob, card: Card, timings: Timings) -> Events:
+    async def _render(self, job: RenderJob, card: Card, timings: Timings, deadline: Deadline | None) -> Events:
         _require(card.capabilities, "generate")
         check_capable(job.generate.sampling_params, card.capabilities)
-        prepared = await self._lane.run(prepare_render, job, card, timings)
+        prepared = await within(deadline, self._lane.run(prepare_render, job, card, timings))
         params = (Rendered(index, params) for index, params in enumerate(prepared.params))
         yield [Started(prepared.prompts), *params]
 
-    async def _embed(self, job: EmbedJob, card: Card, timings: Timings) -> Events:
+    async def _embed(self, job: EmbedJob, card: Card, timings: Timings, deadline: Deadline | None) -> Events:
         try:
             _require(self._client.require(), "embed")
-            prepared = await self._lane.run(prepare_embed, job, card, timings)
-            async with self._client.open() as submission:
-                requests = [
-                    Embed(submission.new_id(), packed, job.dimensions, job.client_request_id, job.priority)
-                    for packed in prepared.packed
-                ]
-                indexes = {request.request_id: index for index, request in enumerate(requests)}
-                submission.submit(requests)
-                submitted = time.perf_counter()
-                yield [Started(prepared.prompts)]
-                while indexes:
-                    events: list[Event] = []
-                    for answer in await submission.receive():
-                        index = indexes.pop(answer.request_id)
-                        if type(answer) is not Embedding:
-                            raise _failure(answer, f"input[{index}]")
-                        timings.queue = max(timings.queue, answer.queued_seconds)
-                        events.append(Embedded(index, answer.vector))
-                    timings.engine = time.perf_counter() - submitted - timings.queue
-                    yield events
+            with self._admission.enter(len(job.prompts), "input") as place:
+                prepared = await within(deadline, self._lane.run(prepare_embed, job, card, timings))
+                async with self._open(deadline) as submission:
+                    requests = [
+                        Embed(submission.new_id(), packed, job.dimensions, job.client_request_id, job.priority)
+                        for packed in prepared.packed
+                    ]
+                    indexes = {request.request_id: index for index, request in enumerate(requests)}
+                    place.submit(requests)
+                    submission.submit(requests)
+                    submitted = time.perf_counter()
+                    yield [Started(prepared.prompts)]
+                    while indexes:
+                        events: list[Event] = []
+                        answers = await submission.receive()
+                        if place.queued:
+                            place.begin(answers)
+                        for answer in answers:
+                            index = indexes.pop(answer.request_id)
+                            if type(answer) is not Embedding:
+                                raise _failure(answer, f"input[{index}]")
+                            timings.queue = max(timings.queue, answer.queued_seconds)
+                            events.append(Embedded(index, answer.vector))
+                        timings.engine = time.perf_counter() - submitted - timings.queue
+                        yield events
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
 
-    async def _score(self, job: ScoreJob, card: Card, timings: Timings) -> Events:
+    async def _score(self, job: ScoreJob, card: Card, timings: Timings, deadline: Deadline | None) -> Events:
         try:
             capabilities = self._client.require()
             if not capabilities.score:
                 raise InvalidRequest(f"The engine ({capabilities.engine}) cannot score tokens.", param="model")
-            prepared = await self._lane.run(prepare_score, job, card, timings)
-            labels = prepared.labels
-            async with self._client.open() as submission:
-                requests = [
-                    Score(submission.new_id(), packed, labels[index], job.client_request_id, job.priority)
-                    for index, packed in enumerate(prepared.packed)
-                ]
-                indexes = {request.request_id: index for index, request in enumerate(requests)}
-                submission.submit(requests)
-                submitted = time.perf_counter()
-                yield [Started(prepared.prompts)]
-                while indexes:
-                    events: list[Event] = []
-                    for answer in await submission.receive():
-                        index = indexes.pop(answer.request_id)
-                        if type(answer) is not Scores:
-                            raise _failure(answer, job.prompts[index].param)
-                        timings.queue = max(timings.queue, answer.queued_seconds)
-                        events.append(Scored(index, answer.logprobs, labels[index]))
-                    timings.engine = time.perf_counter() - submitted - timings.queue
-                    yield events
+            with self._admission.enter(len(job.prompts), "input") as place:
+                prepared = await within(deadline, self._lane.run(prepare_score, job, card, timings))
+                labels = prepared.labels
+                async with self._open(deadline) as submission:
+                    requests = [
+                        Score(submission.new_id(), packed, label, job.client_request_id, job.priority)
+                        for packed, label in zip(prepared.packed, labels, strict=True)
+                    ]
+                    indexes = {request.request_id: index for index, request in enumerate(requests)}
+                    place.submit(requests)
+                    submission.submit(requests)
+                    submitted = time.perf_counter()
+                    yield [Started(prepared.prompts)]
+                    while indexes:
+                        events: list[Event] = []
+                        answers = await submission.receive()
+                        if place.queued:
+                            place.begin(answers)
+                        for answer in answers:
+                            index = indexes.pop(answer.request_id)
+                            if type(answer) is not Scores:
+                                raise _failure(answer, job.prompts[index].param)
+                            timings.queue = max(timings.queue, answer.queued_seconds)
+                            events.append(Scored(index, answer.logprobs, labels[index]))
+                        timings.engine = time.perf_counter() - submitted - timings.queue
+                        yield events
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
 
-    async def _generate(self, job: GenerateJob, card: Card, timings: Timings) -> Events:
+    async def _generate(self, job: GenerateJob, card: Card, timings: Timings, deadline: Deadline | None) -> Events:
         try:
             capabilities = self._client.require()
             _require(capabilities, "generate")
             for one in job.each or (job,):
                 check_capable(one.sampling_params, capabilities)
-            prepared = await self._lane.run(prepare_generate, job, card, timings)
-            async with self._client.open() as submission:
-                requests, decoders = self._fan_out(job, capabilities, submission, prepared)
-                submission.submit(requests)
-                submitted = time.perf_counter()
-                await submission.accepted()
-                answers = submission.take()
-                _raise_failures(answers)
-                started: list[Event] = [Started(prepared.prompts)]
-                for decoder in decoders.values():
-                    started += decoder.start()
-                yield started
-                running = len(decoders)
-                while True:
-                    events: list[Event] = []
-                    arrived = time.perf_counter()
-                    for answer in answers:
-                        running -= _feed(answer, decoders[answer.request_id], submission, events)
-                        if type(answer) is Output and answer.queued_seconds:
-                            timings.queue = max(timings.queue, answer.queued_seconds)
-                    timings.detokenize += time.perf_counter() - arrived
-                    timings.engine = arrived - submitted - timings.queue
-                    if events:
-                        yield events
-                    if not running:
-                        break
-                    answers = await submission.receive()
+            with self._admission.enter(len(job.prompts) * job.n, "n" if job.n > 1 else "prompt") as place:
+                prepared = await within(deadline, self._lane.run(prepare_generate, job, card, timings))
+                async with self._open(deadline) as submission:
+                    requests, decoders = self._fan_out(job, capabilities, submission, prepared)
+                    place.submit(requests)
+                    submission.submit(requests)
+                    submitted = time.perf_counter()
+                    await submission.accepted()
+                    answers = submission.take()
+                    _raise_failures(answers)
+                    started: list[Event] = [Started(prepared.prompts)]
+                    for decoder in decoders.values():
+                        started += decoder.start()
+                    yield started
+                    running = len(decoders)
+                    while True:
+                        events: list[Event] = []
+                        arrived = time.perf_counter()
+                        if place.queued:
+                            place.begin(answers)
+                        for answer in answers:
+                            running -= _feed(answer, decoders[answer.request_id], submission, events)
+                            if type(answer) is Output and answer.queued_seconds:
+                                timings.queue = max(timings.queue, answer.queued_seconds)
+                        timings.detokenize += time.perf_counter() - arrived
+                        timings.engine = arrived - submitted - timings.queue
+                        if events:
+                            yield events
+                        if not running:
+                            break
+                        answers = await submission.receive()
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
+
+    def _open(self, deadline: Deadline | None) -> Submission:
+        submission = self._client.open()
+        if deadline is not None:
+            submission.end_at(deadline.when, deadline.passed)
+        return submission
 
     def _fan_out(
         self,

@@ -316,7 +316,8 @@ def test_a_page_that_may_call_can_read_the_answer_also_when_it_is_an_error(
 def test_every_page_may_call_where_the_flag_says_so(start_pool: StartPool) -> None:
     with start_pool("--api-server-count", "1", "--allowed-origins", "*") as pool:
         assert preflight(pool, CHAT, "https://anywhere.example").headers["access-control-allow-origin"] == "*"
-        response = pool.client.post(CHAT, content=b"{", headers={"origin": PAGE})
+        headers = {"origin": PAGE, "content-type": "application/json"}
+        response = pool.client.post(CHAT, content=b"{", headers=headers)
         assert (response.status_code, response.headers["access-control-allow-origin"]) == (400, "*")
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import StartPool
 from tests.e2e.refusals import CHAT, HELLO, HELLO_BODY, assert_answers, assert_refused
-from tests.pool import Pool, running_pool
+from tests.pool import Pool, running_pool, wait_for
 from tests.raw_http import RawConnection, request
 
 pytestmark = pytest.mark.e2e
@@ -231,6 +232,37 @@ def test_headers_that_come_by_the_letter_are_a_408(strict_pool: Pool) -> None:
     assert_serves(strict_pool)
 
 
+def test_a_body_that_comes_by_the_letter_is_a_408(strict_pool: Pool) -> None:
+    """No pause is long, and still nobody may hold a connection for as long as 32 MiB take that way."""
+    with RawConnection(strict_pool.url) as connection:
+        connection.send(request("POST", CHAT, b"", content_length="1000"))
+        for _ in range(1000):
+            if connection.has_answer(0.1):
+                break
+            connection.send(b" ")
+        assert_refused(connection.reply(), 408, "body")
+        assert connection.is_at_end()
+    assert_serves(strict_pool)
+
+
+def test_what_a_connection_refuses_is_counted_by_status_and_logged_once_where_requests_are(
+    start_pool: StartPool,
+) -> None:
+    flags = ("--api-server-count", "1", "--header-timeout", "1", "--access-log")
+    with start_pool(*flags) as pool:
+        slow, huge = b"GET /health HTTP/1.1\r\n", request("GET", "/health", huge="x" * 100_000)
+        for status, sent in ((400, b"GARBAGE\r\n\r\n"), (400, b"X" * 100), (408, slow), (431, huge)):
+            with RawConnection(pool.url) as connection:
+                connection.send(sent)
+                assert connection.reply().status == status
+        counted = {status: pool.metric("connection_refusals_total", status=str(status)) for status in (400, 408, 431)}
+        assert counted == {400: 2, 408: 1, 431: 1}
+        wait_for(lambda: pool.log.count("no request: ") == 4, what="a line for each")
+        assert pool.log.count("no request: 408 The request's headers did not arrive in time.") == 1
+        assert "GARBAGE" not in pool.log
+        assert pool.metric("http_responses_total", route="none") == 0
+
+
 def test_a_body_that_stalls_is_a_408(strict_pool: Pool) -> None:
     with RawConnection(strict_pool.url) as connection:
         connection.send(request("POST", CHAT, HELLO_BODY)[:-5])
@@ -293,7 +325,7 @@ def test_refused_requests_leave_the_connection_open(echo_pool: Pool) -> None:
     with RawConnection(echo_pool.url) as connection:
         for status, refused in (
             (400, request("POST", CHAT, b"{")),
-            (400, request("POST", CHAT, HELLO_BODY, content_type="text/plain")),
+            (415, request("POST", CHAT, HELLO_BODY, content_type="text/plain")),
             (404, request("POST", CHAT, b'{"model":"other","messages":[]}')),
             (404, request("GET", "/nowhere")),
             (405, request("GET", CHAT)),

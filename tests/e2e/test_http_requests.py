@@ -26,10 +26,10 @@ def test_json_is_taken_under_every_spelling_of_its_name(echo_pool: Pool, content
 @pytest.mark.parametrize(
     "content_type", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp"]
 )
-def test_a_body_that_is_not_called_json_is_a_400(echo_pool: Pool, content_type: str) -> None:
+def test_a_body_that_is_not_called_json_is_a_415(echo_pool: Pool, content_type: str) -> None:
     with RawConnection(echo_pool.url) as connection:
         connection.send(request("POST", CHAT, HELLO_BODY, content_type=content_type))
-        assert_refused(connection.reply(), 400, "application/json")
+        assert_refused(connection.reply(), 415, "application/json")
         assert_answers(connection)
 
 

@@ -187,7 +187,7 @@ def test_what_is_wrong_before_the_dialect_has_its_shape_too(faulty_pool: Pool) -
     json_type = {"content-type": "application/json"}
     for path in (MESSAGES, COUNT):
         assert "valid JSON" in error_of(post(path, content=b"{", headers=json_type), 400, "invalid_request_error")
-        error_of(post(path, content=b"{}", headers={"content-type": "text/plain"}), 400, "invalid_request_error")
+        error_of(post(path, content=b"{}", headers={"content-type": "text/plain"}), 415, "invalid_request_error")
         surrogate = b'{"messages": [{"role": "user", "content": "\\ud83d"}]}'
         assert "lone surrogate" in error_of(
             post(path, content=surrogate, headers=json_type), 400, "invalid_request_error"

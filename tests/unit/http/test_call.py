@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from apiserver.errors import ApiError, InvalidRequest, TooLarge, Unauthorized, UnsupportedEncoding
+from apiserver.api_keys import ApiKey, digest_of
+from apiserver.errors import ApiError, TooLarge, Unauthorized, UnsupportedEncoding, UnsupportedMediaType
 from apiserver.http.access import KeyGuard
 from apiserver.http.call import Call
 
@@ -72,9 +73,9 @@ def test_of_a_repeated_header_the_first_counts() -> None:
 @pytest.mark.parametrize(
     ("headers", "error"),
     [
-        ([], InvalidRequest),
-        ([(b"content-type", b"")], InvalidRequest),
-        ([(b"content-type", b"text/json")], InvalidRequest),
+        ([], UnsupportedMediaType),
+        ([(b"content-type", b"")], UnsupportedMediaType),
+        ([(b"content-type", b"text/json")], UnsupportedMediaType),
         ([(b"content-type", b"application/json"), (b"content-encoding", b"gzip")], UnsupportedEncoding),
         ([(b"content-type", b"application/json"), (b"transfer-encoding", b"gzip, chunked")], UnsupportedEncoding),
         ([(b"content-type", b"application/json")], None),
@@ -114,7 +115,7 @@ def guarded(*keys: str, **headers: bytes) -> bool:
     """Whether a request with these headers may pass."""
     sent = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
     try:
-        KeyGuard(keys).check(call(headers=sent))
+        KeyGuard([ApiKey(key, 0, digest_of(key.encode())) for key in keys]).check(call(headers=sent))
     except Unauthorized:
         return False
     return True

@@ -1,0 +1,80 @@
+"""The listening socket: a Unix socket's file, whose it is and who may use it; certificates that are broken."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from apiserver.config import ListenSettings
+from apiserver.launch_error import LaunchError
+from apiserver.listening import bind, make_tls
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "s")
+
+
+def connects(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        return client.connect_ex(path) == 0
+
+
+def mode_of(path: str) -> int:
+    return stat.S_IMODE(Path(path).stat().st_mode)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666, 0o777])
+def test_the_file_has_the_mode_that_was_asked_for(path: str, mode: int) -> None:
+    before = os.umask(0o077)
+    try:
+        with bind(ListenSettings(uds=path, uds_mode=mode)):
+            assert mode_of(path) == mode
+            assert connects(path)
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(before)
+
+
+def test_without_a_mode_the_umask_decides(path: str) -> None:
+    before = os.umask(0o027)
+    try:
+        with bind(ListenSettings(uds=path)):
+            assert mode_of(path) == 0o750
+    finally:
+        os.umask(before)
+
+
+def test_a_file_that_a_killed_pool_left_is_taken_over(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(path)
+    assert Path(path).is_socket()
+    with bind(ListenSettings(uds=path)):
+        assert connects(path)
+
+
+def test_a_file_that_somebody_listens_at_is_left_alone(path: str) -> None:
+    with bind(ListenSettings(uds=path)):
+        with pytest.raises(LaunchError, match="in use"):
+            bind(ListenSettings(uds=path))
+        assert connects(path)
+
+
+def test_a_file_that_is_no_socket_is_left_alone(path: str) -> None:
+    Path(path).write_text("mine")
+    with pytest.raises(LaunchError, match="in use"):
+        bind(ListenSettings(uds=path, uds_mode=0o600))
+    assert Path(path).read_text() == "mine"
+
+
+def test_a_certificate_that_is_none_is_an_error_with_a_reason(tmp_path: Path) -> None:
+    file = tmp_path / "c.pem"
+    file.write_text("nonsense")
+    for settings in (
+        ListenSettings(ssl_certfile=str(file), ssl_keyfile=str(file)),
+        ListenSettings(ssl_certfile=str(tmp_path / "none"), ssl_keyfile=str(file)),
+    ):
+        with pytest.raises(LaunchError, match="TLS: "):
+            make_tls(settings)
