@@ -148,4 +148,4 @@ def test_every_limits_flag_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(name for name in ROUTES if name.startswith("/")))
 def test_every_route_is_named(path: str) -> None:
-    assert path.replace("{model:path}", "NAME") in DOCUMENT
+    assert path.replace("{model:path}", "NAME").replace("{response_id}", "ID") in DOCUMENT
