@@ -58,7 +58,7 @@ def base_url(settings: ServeSettings, port: int) -> str:
 
 
 def _embeds(engine: str, arguments: tuple[str, ...]) -> bool:
-    return engine == "onnx" or (engine == "sim" and "embed" in arguments)
+    return engine == "onnx" or (engine == "sim" and "embed" in arguments) or "--is-embedding" in arguments
 
 
 def _example(engine: str, arguments: tuple[str, ...]) -> str:

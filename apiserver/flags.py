@@ -124,7 +124,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("--model", "--model-path", help="the same as MODEL")
     group.add_argument(
-        "--engine", choices=("auto", "llamacpp", "onnx", "sim"), default="auto", help="default: what fits the model"
+        "--engine",
+        choices=("auto", "sglang", "llamacpp", "onnx", "sim"),
+        default="auto",
+        help="default: what fits the model",
     )
     group.add_argument("--tokenizer", "--tokenizer-path", help="where the tokenizer is, if not with the model")
     group.add_argument(

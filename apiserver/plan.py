@@ -29,14 +29,12 @@ class Plan:
 
 
 def resolve(settings: ServeSettings) -> Plan:
-    """Which files, fetched if need be. Raises ModelError or LaunchError."""
+    """Which files, fetched if need be. Raises ModelError."""
     if settings.engine == "sim":
         return Plan(settings.model, settings.model, "sim", settings.tokenizer)
     if settings.remote is not None:
         return _resolve_text(settings)
     model = models.resolve(settings.model, engine=None if settings.engine == "auto" else settings.engine)
-    if model.engine not in ("llamacpp", "onnx"):
-        raise LaunchError(f"{settings.model} wants the engine {model.engine}, which this version does not have yet")
     if model.demo is not None:
         models.fetch(model.demo.name)
     demo = model.demo
@@ -128,7 +126,9 @@ def engine_argv(
         if text.files is not None and text.files.eos_token_ids:
             ours += ["--eos-token-id", str(text.files.eos_token_ids[0])]
     if settings.max_model_len is not None:
-        ours += ["--max-model-len", str(settings.max_model_len)]
+        ours += ["--context-length" if model.engine == "sglang" else "--max-model-len", str(settings.max_model_len)]
+    if settings.tokenizer is not None and model.engine == "sglang":
+        ours += ["--tokenizer-path", settings.tokenizer]
     ours += model.engine_arguments
     return [
         sys.executable,

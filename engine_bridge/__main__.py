@@ -23,10 +23,11 @@ from engine_bridge.keys import AllowList, KeyProblem, read_server_keys
 from engine_bridge.status import EngineRow, EngineState, Field, make_descriptor
 from engine_bridge.transport import make_context
 
-ENGINES = ("sim", "llamacpp", "onnx")
+ENGINES = ("sim", "llamacpp", "onnx", "sglang")
 EXIT_CANNOT_START = 3
 _GC_THRESHOLDS = (10_000, 20, 50)  # a step makes many containers and no cycles
 _EPOCH_BITS = 50  # of chance: an epoch is shown in JSON, whose readers take integers for floats
+EXIT_FAILED = 4  # it has served; the engine could not go on
 
 
 class EngineModule(Protocol):
@@ -84,7 +85,7 @@ def main() -> int:
     except (EngineError, KeyProblem, BadAddress) as error:
         logging.getLogger("engine_bridge").error("%s", error)
         row.state = EngineState.DEAD
-        return EXIT_CANNOT_START
+        return EXIT_FAILED if row.has_been_ready else EXIT_CANNOT_START
     return 0
 
 

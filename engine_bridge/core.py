@@ -13,7 +13,7 @@ import msgspec
 
 from engine_bridge import wire
 from engine_bridge.address import is_tcp
-from engine_bridge.engines import Answer, Engine, EngineError, EngineRefusal, Key
+from engine_bridge.engines import Answer, Attended, Engine, EngineError, EngineRefusal, Key
 from engine_bridge.figures import heartbeat_of
 from engine_bridge.peers import Peers
 from engine_bridge.status import EngineRow, EngineState, Field
@@ -34,9 +34,11 @@ class Core:
 
     def __init__(self, engine: Engine, row: EngineRow, *, epoch: int, silence_seconds: float = 10.0) -> None:
         self._engine = engine
+        self._attended = engine if isinstance(engine, Attended) else None
         self._row = row
         self._epoch = epoch
         self._stopping = asyncio.Event()
+        self._farewell = "the engine is shutting down"
         self._capabilities: wire.Capabilities | None = None
         # identity → request id → client_request_id; the identities are those that have shaken hands.
         self._requests: dict[bytes, dict[int, str | None]] = {}
@@ -52,7 +54,7 @@ class Core:
         self._stopping.set()
 
     async def run(self, context: ZContext, address: str, keys: ServerKeys | None = None) -> None:
-        """Bind, load the engine, serve until stopped. Raises EngineError if the engine cannot start."""
+        """Bind, load the engine, serve until stopped. Raises EngineError if the engine cannot start or go on."""
         try:
             socket = router(context, address, keys, silence_seconds=self._remote.limit_seconds)
         except CannotBind as error:
@@ -64,7 +66,7 @@ class Core:
         beat = asyncio.create_task(self._beat())
         try:
             if await self._load():
-                await self._stopping.wait()
+                await self._serve()
         finally:
             self._say_goodbye()
             for task in (beat, *self._doing):
@@ -89,6 +91,19 @@ class Core:
         self._flush()  # before the row says ready: an API server that believes the row finds its Welcome
         self._row.mark_ready()
         return True
+
+    async def _serve(self) -> None:
+        """Until told to stop. Raises EngineError when the engine itself cannot go on."""
+        stopping = asyncio.create_task(self._stopping.wait())
+        waiting: list[asyncio.Task[Any]] = [stopping]
+        if self._attended is not None:
+            waiting.append(asyncio.create_task(self._attended.failure()))
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        if not stopping.done():
+            self._farewell = f"the engine failed: {waiting[1].result()}"
+            raise EngineError(waiting[1].result())
 
     # ---- from the API servers ----
 
@@ -319,6 +334,8 @@ class Core:
             self._row.beat(*self._engine.counts())
             if not self._has_work:
                 self._row.note_output()
+            if self._attended is not None:
+                self._row.take_figures(self._attended.figures())
             beats += 1
             if beats % _PROBE_BEATS == 0:
                 self._probe()
@@ -338,8 +355,6 @@ class Core:
         self._row.state = EngineState.STOPPING
         self._flush()
         for identity, requests in self._requests.items():
-            failures = [
-                Failure(request_id, FailureKind.UNAVAILABLE, "the engine is shutting down") for request_id in requests
-            ]
+            failures = [Failure(request_id, FailureKind.UNAVAILABLE, self._farewell) for request_id in requests]
             self._abort_all(identity)
-            self._send(identity, wire.encode([*failures, wire.EngineDown("the engine is shutting down")]))
+            self._send(identity, wire.encode([*failures, wire.EngineDown(self._farewell)]))

@@ -8,6 +8,7 @@ CLOCK_MONOTONIC nanoseconds, which all processes of a machine share.
 import mmap
 import os
 import time
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
@@ -40,6 +41,22 @@ class Field(IntEnum):
     TOKENS_PER_SECOND = 14  # generated, by the engine's own count
     PROMPT_TOKENS = 15
     CACHED_TOKENS = 16  # of those prompt tokens: found in the prefix cache
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What an engine says of itself, for people and dashboards; 0 is also "does not tell"."""
+
+    stage: str = ""
+    """What it is doing while it loads."""
+    tokens_used: int = 0
+    """Of the key-value cache; of `token_capacity`."""
+    token_capacity: int = 0
+    tokens_per_second: int = 0
+    """Generated, by the engine's own count."""
+    prompt_tokens: int = 0
+    """Of all requests since it was started; `cached_tokens` of them were found in the prefix cache."""
+    cached_tokens: int = 0
 
 
 ROW_BYTES = mmap.PAGESIZE
@@ -125,6 +142,17 @@ class EngineRow:
         self._cells[Field.HEARTBEAT] = time.monotonic_ns()
         self._cells[Field.RUNNING] = running
         self._cells[Field.WAITING] = waiting
+
+    def take_figures(self, figures: Figures) -> None:
+        """Write down what the engine says of itself."""
+        cells = self._cells
+        cells[Field.TOKENS_USED] = figures.tokens_used
+        cells[Field.TOKEN_CAPACITY] = figures.token_capacity
+        cells[Field.TOKENS_PER_SECOND] = figures.tokens_per_second
+        cells[Field.PROMPT_TOKENS] = figures.prompt_tokens
+        cells[Field.CACHED_TOKENS] = figures.cached_tokens
+        if figures.stage != self.stage:
+            self.stage = figures.stage
 
     @property
     def stage(self) -> str:

@@ -182,6 +182,7 @@ class Capabilities(_Part, frozen=True):
     admin: tuple[str, ...] = ()  # the verbs that an Admin may have
     model_type: str = ""  # the model's own description of itself, where it has one
     architectures: tuple[str, ...] = ()
+    seed: bool = True  # a request's seed decides its sampling
 
 
 class Welcome(_Message, frozen=True, tag="w"):

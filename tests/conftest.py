@@ -1,5 +1,6 @@
 """Pools that many tests share, and one for a test alone."""
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -7,6 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.pool import ECHO_TEMPLATE, Pool, running_pool
+
+HAS_SGLANG = importlib.util.find_spec("sglang") is not None
+collect_ignore = [] if HAS_SGLANG else ["sglang"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not HAS_SGLANG:
+        terminalreporter.write_line("tests/sglang was not run: it needs SGLang, and scripts/test-sglang runs it.")
+
 
 StartPool = Callable[..., AbstractContextManager[Pool]]
 

@@ -359,6 +359,10 @@ class GeneratingContract(EngineContract):
 
     def test_a_seed_repeats_a_run(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
+            if not bench.capabilities.seed:
+                failure = await bench.failure(bench.generate(case.prompt, max_tokens=12, seed=1))
+                assert failure.kind is FailureKind.INVALID
+                return
             first = await bench.token_ids(bench.generate(case.prompt, max_tokens=12, seed=1, ignore_eos=True))
             again, other = [
                 await bench.token_ids(bench.generate(case.prompt, max_tokens=12, seed=seed, ignore_eos=True))

@@ -15,6 +15,7 @@ def check_capable(params: SamplingParams, capabilities: Capabilities) -> None:
         ("regex", params.regex is not None, capabilities.regex),
         ("grammar", params.grammar is not None, capabilities.grammar),
         ("structural_tag", params.structural_tag is not None, capabilities.structural_tag),
+        ("seed", params.seed is not None, capabilities.seed),
         ("lora_path", params.lora is not None, capabilities.lora),
     ):
         if wanted and not able:

@@ -5,8 +5,9 @@ with `loop.call_soon_threadsafe`; the core itself never blocks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from engine_bridge.status import Figures
 from engine_bridge.wire import Capabilities, Embedding, Failure, Output, Request, Scores
 
 Key = tuple[bytes, int]
@@ -49,6 +50,19 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop all work and threads, and free the model."""
+        ...
+
+
+@runtime_checkable
+class Attended(Protocol):
+    """What an engine offers besides if its work is done by processes of its own; the core asks where it is there."""
+
+    def figures(self) -> Figures:
+        """Called ten times a second from the first moment of `start` on; must be cheap, and never raise."""
+        ...
+
+    async def failure(self) -> str:
+        """Returns one line that says why, when a started engine cannot go on. The core then ends."""
         ...
 
 
