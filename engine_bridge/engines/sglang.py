@@ -96,6 +96,8 @@ class SglangEngine:
     async def close(self) -> None:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGQUIT)
         failed = self._failure is not None and self._failure.done()
+        if self._launch is not None:
+            self._launch.unwatch()
         if self._session is not None:
             await self._session.close(is_gone=failed)
         if self._launch is not None:

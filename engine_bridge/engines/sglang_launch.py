@@ -6,7 +6,6 @@ no handlers), its watchdog is stopped, and the core looks at the processes itsel
 """
 
 import asyncio
-import atexit
 import contextlib
 import os
 import signal
@@ -27,7 +26,16 @@ _LAST_WORDS_SECONDS = 0.5
 
 
 class _Engine(api.Engine):
+    """With our scheduler, and without the detokenizer: half a gigabyte that would wait for text for ever."""
+
     run_scheduler_process_func = staticmethod(run_scheduler)
+
+    @classmethod
+    def _launch_detokenizer_subprocesses(cls, **_: Any) -> tuple[list[Any], list[str]]:
+        return [], []
+
+    def shutdown(self) -> None:
+        """Called at exit, it would kill every child of this process, whoever's it is; `Launch.close` ends ours."""
 
 
 class Launch:
@@ -60,7 +68,6 @@ class Launch:
         try:
             with self._relay.capture():
                 result = _Engine(server_args=self._server_args)
-            atexit.unregister(result.shutdown)  # it would kill every child of this process, whoever's it is
             result.tokenizer_manager._subprocess_watchdog.stop()  # it would have this process killed
         except BaseException as reason:  # SGLang raises anything here, SystemExit too
             error = EngineError(f"SGLang cannot start: {self._relay.last_error or reason}")
@@ -79,14 +86,15 @@ class Launch:
 
     def _on_death(self, descriptor: int, on_death: Callable[[str], None]) -> None:
         text = f"{self._watched[descriptor]} {_how_it_ended(descriptor)}"
-        self._unwatch()
+        self.unwatch()
         on_death(f"{text}{self.last_words()}")
 
     def last_words(self) -> str:
         """What was said before a death, if it was an error."""
         return f": {self._relay.last_error}" if self._relay.last_error else ""
 
-    def _unwatch(self) -> None:
+    def unwatch(self) -> None:
+        """Their deaths are expected from now on."""
         for descriptor in self._watched:
             asyncio.get_running_loop().remove_reader(descriptor)
             os.close(descriptor)
@@ -94,7 +102,7 @@ class Launch:
 
     async def close(self, *, asked: bool = False) -> None:
         """End SGLang's processes; `asked` if they were told to and may have a moment to do it."""
-        self._unwatch()
+        self.unwatch()
         await asyncio.to_thread(self._end, asked)
         self._closed.set()
 
@@ -150,7 +158,12 @@ def _is_scheduler(process: psutil.Process) -> bool:
 
 
 def _how_it_ended(descriptor: int) -> str:
-    status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if status is None or status.si_code == os.CLD_EXITED:
-        return "has ended" if status is None else f"ended with exit code {status.si_status}"
+    try:
+        status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # somebody has looked before us, or it is a child's child
+        status = None
+    if status is None:
+        return "has ended"
+    if status.si_code == os.CLD_EXITED:
+        return f"ended with exit code {status.si_status}"
     return f"was killed by {signal.Signals(status.si_status).name}"

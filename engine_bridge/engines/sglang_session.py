@@ -35,6 +35,7 @@ from engine_bridge.wire import (
 
 _MOST_LOGPROBS = 20
 _WARM_UP_TOKENS = 4
+_LINGER_MS = 500
 
 log = logging.getLogger("engine_bridge.sglang")
 
@@ -220,3 +221,8 @@ class Session:
         await asyncio.gather(*tasks, return_exceptions=True)
         if not is_gone:
             self._manager._dispatch_to_scheduler(api.io.ShutdownReq())
+        linger = 0 if is_gone else _LINGER_MS
+        for socket in (self._manager.recv_from_detokenizer, self._manager.send_to_scheduler, self._engine.send_to_rpc):
+            socket.close(linger)
+        for socket in (self._manager.send_to_scheduler, self._engine.send_to_rpc):  # the first two share a context
+            await asyncio.to_thread(socket.context.term)
