@@ -16,7 +16,7 @@ from apiserver.http.call import Call
 from apiserver.http.service import Service
 from apiserver.metrics import Gauge
 from apiserver.protocol import anthropic
-from engine_bridge.status import Field
+from engine_bridge.status import EngineRow, Field
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,7 +42,9 @@ class Ops:
         if reason is None:
             await call.respond(200, b'{"status":"ok"}')
         else:
-            await call.respond(503, _encode({"status": reason}), headers=(("retry-after", "1"),))
+            stage = self._service.stage()
+            document = {"status": reason, "stage": stage} if stage else {"status": reason}
+            await call.respond(503, _encode(document), headers=(("retry-after", "1"),))
 
     async def hello(self, call: Call) -> None:
         """Somebody is here: what Claude Code asks before it connects, by HEAD and without a path of ours in mind."""
@@ -86,6 +88,12 @@ class Ops:
         slots = service.board.slots
         yield Gauge("num_requests_running", "Requests in the engine's batch.", (), [((), row.get(Field.RUNNING))])
         yield Gauge("num_requests_waiting", "Requests in the engine's queue.", (), [((), row.get(Field.WAITING))])
+        capacity = row.get(Field.TOKEN_CAPACITY)
+        if capacity:
+            usage = row.get(Field.TOKENS_USED) / capacity
+            yield Gauge("kv_cache_usage_perc", "Share of the key-value cache in use, 0 to 1.", (), [((), usage)])
+            throughput = row.get(Field.TOKENS_PER_SECOND)
+            yield Gauge("gen_throughput", "Tokens per second, by the engine's own count.", (), [((), throughput)])
         yield Gauge("engine_up", "1 if the engine serves.", (), [((), float(service.health() is None))])
         for name, text, cell, scale in (
             ("http_requests_active", "HTTP requests being answered.", Cell.IN_FLIGHT, 1.0),
@@ -122,6 +130,22 @@ class Ops:
             ]
             if samples:
                 yield Gauge(name, text, ("key",), samples, counts=counts)
+        card = service.card()
+        document = {
+            "version": __version__,
+            "model_path": card.root,
+            "served_model_name": card.names[0],
+            "served_model_names": list(card.names),
+            "max_model_len": card.max_model_len,
+            "vocab_size": card.vocab_size,
+            "task": card.capabilities.task,
+            "engine": card.capabilities.engine,
+            "tokenizer_backend": {"name": service.encoder, "reason": service.encoder_reason},
+            "preprocess_order": service.preprocess_order,
+            "api_server_count": service.board.count,
+            "internal_states": [_figures(service.engine_row)],
+        }
+        await call.respond(200, _encode(document))
 
     async def pool(self, call: Call) -> None:
         """Every process of the pool; psutil reads /proc, so it runs beside the loop."""
@@ -134,9 +158,11 @@ class Ops:
         parent = psutil.Process().ppid()
         engine = {
             "state": row.state.name.lower(),
+            "stage": service.stage(),
             "epoch": row.get(Field.EPOCH),
             "running": row.get(Field.RUNNING),
             "waiting": row.get(Field.WAITING),
+            **_figures(row),
             "requests": row.get(Field.REQUESTS),
             "output_tokens": row.get(Field.OUTPUT_TOKENS),
             "junk_messages": row.get(Field.JUNK),
@@ -155,6 +181,23 @@ class Ops:
             "processes": [_worker(slot) for slot in board.slots],
             "engine": {"role": "engine", **engine},
         }
+
+
+def _figures(row: EngineRow) -> dict[str, Any]:
+    """What the engine says of itself; zeros where it does not tell. The names are SGLang's where it has one."""
+    capacity = row.get(Field.TOKEN_CAPACITY)
+    prompt_tokens, cached_tokens = row.get(Field.PROMPT_TOKENS), row.get(Field.CACHED_TOKENS)
+    return {
+        "num_running_reqs": row.get(Field.RUNNING),
+        "num_waiting_reqs": row.get(Field.WAITING),
+        "num_used_tokens": row.get(Field.TOKENS_USED),
+        "max_total_num_tokens": capacity,
+        "token_usage": round(row.get(Field.TOKENS_USED) / capacity, 4) if capacity else 0.0,
+        "last_gen_throughput": row.get(Field.TOKENS_PER_SECOND),
+        "prompt_tokens": prompt_tokens,
+        "cached_tokens": cached_tokens,
+        "cache_hit_rate": round(cached_tokens / prompt_tokens, 4) if prompt_tokens else 0.0,
+    }
 
 
 def _worker(slot: Slot) -> dict[str, Any]:

@@ -93,6 +93,10 @@ class Service:
                     return "loading"  # some API server has not yet heard that the engine is there
                 return None
 
+    def stage(self) -> str:
+        """What the engine is doing while it loads; empty if it does not say, or serves."""
+        return self.engine_row.stage if self.engine_row.state is EngineState.LOADING else ""
+
     def readiness(self) -> str | None:
         """None if the pool should get traffic; else why not."""
         if self.board.is_draining:

@@ -93,7 +93,10 @@ class Admin:
         return msgspec.json.decode(msgspec.json.encode(result, enc_hook=_as_json), type=dict[str, Any])
 
     async def _flush_cache(self, arguments: FlushCache) -> dict[str, Any]:
-        return _done(await self._manager.flush_cache(timeout_s=arguments.timeout))
+        flushed = await self._manager.flush_cache(timeout_s=arguments.timeout)
+        if not flushed.success:
+            raise EngineRefusal(f"flush_cache: {flushed.message or 'requests are running or waiting'}")
+        return {"message": flushed.message}
 
     async def _pause(self, arguments: PauseGeneration) -> dict[str, Any]:
         await self._manager.pause_generation(api.io.PauseGenerationReqInput(mode=arguments.mode))
@@ -136,7 +139,7 @@ def _done(output: Any) -> dict[str, Any]:
     """SGLang's own answer. Raises EngineRefusal where that is no."""
     message = getattr(output, "error_message", None) or getattr(output, "message", "") or ""
     if not output.success:
-        raise EngineRefusal(str(message) or "SGLang did not do it, and does not say why")
+        raise EngineRefusal(str(message) or "SGLang did not do it")
     adapters = getattr(output, "loaded_adapters", None)
     return {"message": str(message)} | ({"loaded_adapters": sorted(adapters)} if adapters is not None else {})
 

@@ -17,14 +17,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("default"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def start() -> Iterator[Callable[..., Running]]:
-    """`start("llama", *more_flags)`: a running engine, until the module's end."""
+    """`start("llama", *more_flags)`: a running engine, the same for the same words, until the end."""
+    running: dict[tuple[str, ...], Running] = {}
+
+    def begin(*words: str) -> Running:
+        if words not in running:
+            model, *flags = words
+            running[words] = Running(model, *CPU_FLAGS, *flags)
+        return running[words]
+
+    yield begin
+    for each in running.values():
+        each.stop()
+
+
+@pytest.fixture(scope="class")
+def start_crowded() -> Iterator[Callable[..., Running]]:
+    """The same, with a short queue, and only until its class's end."""
     running: list[Running] = []
 
     def begin(model: str, *flags: str) -> Running:
-        running.append(Running(model, *CPU_FLAGS, *flags))
-        return running[-1]
+        if not running:
+            crowded = ("--max-running-requests", "2", "--max-queued-requests", "3")
+            running.append(Running(model, *CPU_FLAGS, *flags, *crowded))
+        return running[0]
 
     yield begin
     for each in running:

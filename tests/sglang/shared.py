@@ -1,7 +1,8 @@
-"""One SGLang for many tests: it takes ten seconds to start, so a test gets a stand-in that is started and closed alone."""
+"""One SGLang for many tests: it takes ten seconds to start, so a test gets a stand-in to start and close."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import uvloop
@@ -61,8 +62,10 @@ class Shared:
 
     async def close(self) -> None:
         self._engine.abort(list(self._keys))
+        never = asyncio.Event()
         while self._engine.counts() != (0, 0):
-            await asyncio.sleep(0.01)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(never.wait(), 0.01)
 
 
 class OnSharedEngine:

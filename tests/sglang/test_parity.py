@@ -1,8 +1,11 @@
 """The real SGLang's numbers beside transformers', on the same float32 weights; and alone beside in company."""
 
+# pyright: reportMissingImports=false
+
 import asyncio
 import math
 import random
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,9 +44,7 @@ async def greedy(bench: Bench, prompt: Sequence[int]) -> list[Output]:
 def is_tie(outputs: Sequence[Output], at: int, other: int) -> bool:
     """Whether the token at this place was no likelier than the other, by its own logprobs."""
     entries = [entry for output in outputs for entry in output.logprobs or ()]
-    return any(
-        token_id == other and abs(entries[at].logprob - logprob) <= TIE for token_id, logprob in entries[at].top
-    )
+    return any(token_id == other and abs(entries[at].logprob - logprob) <= TIE for token_id, logprob in entries[at].top)
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
@@ -52,7 +53,7 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 class TestGenerating:
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def running(self, start: Callable[..., Running], name: str) -> Running:
         return start(name)
 
@@ -75,7 +76,7 @@ class TestGenerating:
                 assert is_tie(outputs, at, theirs[at]), (prompt, at)
                 ties += 1
         with capsys.disabled():
-            print(f"\n{name}: {PROMPTS} prompts beside transformers, {ties} ties")
+            sys.stdout.write(f"\n{name}: {PROMPTS} prompts beside transformers, {ties} ties\n")
 
     def test_in_company_the_ids_are_those_of_being_alone(
         self, running: Running, name: str, capsys: pytest.CaptureFixture[str]
@@ -94,7 +95,7 @@ class TestGenerating:
                 assert is_tie(alone, at, ids_of(together)[at])
                 ties += 1
         with capsys.disabled():
-            print(f"\n{name}: {TOGETHER} together beside alone, {ties} ties")
+            sys.stdout.write(f"\n{name}: {TOGETHER} together beside alone, {ties} ties\n")
 
     def test_scores_are_the_logprobs_of_the_next_token(self, running: Running, name: str) -> None:
         import torch
@@ -126,7 +127,9 @@ class TestGenerating:
         with torch.no_grad():
             logits = load(name)(torch.tensor([prompt])).logits[0, -1]
         theirs = torch.log_softmax(logits, dim=-1)
-        assert dict(entry.top) == pytest.approx({token_id: float(theirs[token_id]) for token_id, _ in entry.top}, abs=1e-3)
+        assert dict(entry.top) == pytest.approx(
+            {token_id: float(theirs[token_id]) for token_id, _ in entry.top}, abs=1e-3
+        )
 
 
 @pytest.mark.parametrize(
@@ -143,14 +146,10 @@ def test_vectors_are_those_of_transformers(start: Callable[..., Running], name: 
         prompts = prompts_of(PROMPTS, running.capabilities.vocab_size)
         return [await vector_of(bench, bench.embed(prompt)) for prompt in prompts]
 
-    for prompt, ours in zip(
-        prompts_of(PROMPTS, running.capabilities.vocab_size), on(running, embed_all), strict=True
-    ):
+    for prompt, ours in zip(prompts_of(PROMPTS, running.capabilities.vocab_size), on(running, embed_all), strict=True):
         with torch.no_grad():
             hidden = model(torch.tensor([prompt])).last_hidden_state[0]
         pooled = hidden[0 if name == "bert" else -1]
         theirs = (pooled / pooled.norm()).tolist()
         assert ours == pytest.approx(theirs, abs=BF16_ROUNDING)
         assert math.isclose(cosine(ours, theirs), 1, abs_tol=1e-4)
-
-

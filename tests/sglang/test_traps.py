@@ -19,7 +19,7 @@ from tests.sglang.tiny_models import CPU_FLAGS, directory
 PROMPT = (1, 1183, 6333, 1070)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def running(start: Callable[..., Running]) -> Running:
     return start("llama")
 
@@ -40,7 +40,9 @@ def test_an_id_outside_the_vocabulary_is_refused_and_it_lives(running: Running) 
         requests += [bench.generate(PROMPT, stop_token_ids=(size,)), bench.generate(PROMPT, logit_bias=((size, 1.0),))]
         for request in requests:
             assert (await bench.failure(request)).kind is FailureKind.INVALID
-        score = Score(bench.next_id(), requests[0].prompt_token_ids[:0] + bench.generate((5,)).prompt_token_ids, (size,))
+        score = Score(
+            bench.next_id(), requests[0].prompt_token_ids[:0] + bench.generate((5,)).prompt_token_ids, (size,)
+        )
         assert (await bench.failure(score)).kind is FailureKind.INVALID
         assert len(await bench.token_ids(bench.generate(PROMPT, max_tokens=3, ignore_eos=True))) == 3
 
@@ -169,7 +171,7 @@ def test_a_prefix_is_cached_unless_salted_and_flushing_forgets_it(running: Runni
         await cached(None)
         assert await cached(None) > 50
         assert await cached("mine") == 0
-        await bench.engine.admin("flush_cache", {})
+        await bench.engine.admin("flush_cache", {"timeout": 5.0})
         assert await cached(None) == 0
 
     on(running, check)

@@ -1,4 +1,6 @@
-"""Tiny models with random weights and the tokenizers of real ones, made by transformers; a few seconds, in the cache."""
+"""Tiny models with random weights and the tokenizers of real ones, made by transformers, once, in the user's cache."""
+
+# pyright: reportMissingImports=false
 
 import json
 import shutil
