@@ -10,6 +10,8 @@ from typing import Any, NoReturn, cast
 import yaml
 
 from apiserver import __version__
+from apiserver.affinity import Affinity
+from apiserver.affinity import read as read_affinity
 from apiserver.board import MAX_SLOTS
 from apiserver.card import Limits
 from apiserver.config import (
@@ -69,6 +71,7 @@ class ServeSettings:
     max_requests_per_worker: int
     engine_care: EngineCare
     drain_delay: float
+    affinity: Affinity | None
     log_level: str
     listen: ListenSettings
     http: HttpSettings
@@ -179,6 +182,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--drain-delay", type=float, default=0.0, metavar="SECONDS", help="not ready, but still accepting"
+    )
+    group.add_argument(
+        "--cpu-affinity",
+        metavar="API[:ENGINE]",
+        help="CPUs of the API servers (one each) and of the engine core, like 0-3:4-15; or auto. See docs/sglang.md",
     )
     group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     _add_answers(parser)
@@ -340,6 +348,7 @@ def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
         max_requests_per_worker=options.max_requests_per_worker,
         engine_care=_engine_care(options),
         drain_delay=options.drain_delay,
+        affinity=_affinity(parser, options),
         log_level=options.log_level,
         listen=_listen(options),
         http=_http(options),
@@ -448,6 +457,13 @@ def _remote(
     if options.engine_link_timeout < 1:
         parser.error("--engine-link-timeout must be at least 1 second")
     return RemoteEngineSettings(options.engine_address, options.keys, options.engine_link_timeout)
+def _affinity(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Affinity | None:
+    if options.cpu_affinity is None:
+        return None
+    try:
+        return read_affinity(options.cpu_affinity, options.api_server_count)
+    except ValueError as error:
+        parser.error(f"--cpu-affinity: {error}")
 
 
 def _listen(options: argparse.Namespace) -> ListenSettings:

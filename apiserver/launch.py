@@ -116,6 +116,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         admission=settings.admission,
         tls=tls,
         created=int(time.time()),
+        affinity=settings.affinity,
         log_level=settings.log_level,
     )
     shared = _Shared(settings, model, ring, preloaded)

@@ -144,6 +144,7 @@ def engine_argv(
         str(epoch),
         "--status-fd",
         str(row_descriptor),
+        *(() if settings.affinity is None else ("--cpus", ",".join(map(str, settings.affinity.engine)))),
         "--",
         *ours,
         *settings.engine_arguments,

@@ -17,6 +17,7 @@ import uvloop
 
 from apiserver import log as logs
 from apiserver.api_keys import ApiKey
+from apiserver.affinity import Affinity
 from apiserver.board import Board, Cell, Slot, WorkerState
 from apiserver.card import Limits
 from apiserver.child import EXIT_CANNOT_START
@@ -85,12 +86,15 @@ class Preloaded:
     admission: AdmissionSettings
     tls: ssl.SSLContext | None
     created: int
+    affinity: Affinity | None
     log_level: str
 
 
 def run(preloaded: Preloaded, slot: int) -> int:
     """Serve until told to stop. Called in the forked child; returns its exit code."""
     logs.set_up(preloaded.log_level, f"api-{slot}")
+    if preloaded.affinity is not None:
+        os.sched_setaffinity(0, {preloaded.affinity.of_slot(slot)})
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.set_threshold(*_GC_THRESHOLDS)
     return uvloop.run(_Worker(preloaded, preloaded.board.slot(slot)).serve())

@@ -47,6 +47,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--status-fd", type=int, help="descriptor of the engine's row of shared memory")
     parser.add_argument("--keys", metavar="DIR", help="over tcp://: server.secret, and clients/, who may connect")
     parser.add_argument("--link-timeout", type=float, default=10.0, help="over tcp://: seconds of silence")
+    parser.add_argument("--epoch", type=int, default=1, help="which incarnation of the core this is")
+    parser.add_argument("--status-fd", type=int, required=True, help="descriptor of the engine's row of shared memory")
+    parser.add_argument("--cpus", help="the CPUs, with commas, that this process and all that it starts run on")
     parser.add_argument("engine_arguments", nargs="*", help="after --: for the engine")
     return parser.parse_args(arguments)
 
@@ -75,6 +78,9 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="engine  %(levelname)s %(message)s", stream=sys.stderr)
     gc.set_threshold(*_GC_THRESHOLDS)
     row = EngineRow.attach(make_descriptor() if options.status_fd is None else options.status_fd)
+    if options.cpus is not None:
+        os.sched_setaffinity(0, {int(cpu) for cpu in options.cpus.split(",")})
+    row = EngineRow.attach(options.status_fd)
     row.set(Field.PID, os.getpid())
     row.set(Field.STARTED, time.monotonic_ns())
     row.beat(0, 0)

@@ -13,7 +13,7 @@ from tests.real_tokenizers import tokenizer_directory
 
 CPU_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--disable-overlap-schedule", "--max-total-tokens", "20000", "--max-running-requests", "64"),
+    *("--disable-overlap-schedule", "--sleep-on-idle", "--max-total-tokens", "20000", "--max-running-requests", "64"),
     *("--dtype", "float32", "--constrained-json-disable-any-whitespace"),  # a random model loves white space
 )
 """What makes SGLang run without a GPU; float32, so that its numbers can be compared."""

@@ -1,0 +1,28 @@
+"""--cpu-affinity, seen from outside."""
+
+import os
+
+import psutil
+import pytest
+
+from apiserver.flags import make_parsers, parse_serve
+from tests.conftest import StartPool
+
+
+def test_api_servers_and_the_engine_have_cpus_of_their_own(start_pool: StartPool) -> None:
+    *engine, last = sorted(os.sched_getaffinity(0))
+    if not engine:
+        with pytest.raises(SystemExit):
+            parse_serve(make_parsers(), ["serve", "m", "--cpu-affinity", "auto"])
+        return
+    with start_pool("--api-server-count", "2", "--cpu-affinity", str(last)) as pool:
+        for pid in pool.worker_pids():
+            assert psutil.Process(pid).cpu_affinity() == [last]
+        assert psutil.Process(pool.engine()["pid"]).cpu_affinity() == engine
+        assert psutil.Process(pool.process.pid).cpu_affinity() == [*engine, last]
+
+
+def test_a_cpu_that_is_not_there_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_serve(make_parsers(), ["serve", "m", "--cpu-affinity", "100000"])
+    assert "--cpu-affinity: this process may not use CPU 100000" in capsys.readouterr().err
