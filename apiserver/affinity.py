@@ -20,7 +20,7 @@ def read(text: str, api_server_count: int) -> Affinity:
     """`API` or `API:ENGINE`, each like `0-3,8`; or `auto`. What is not said goes to the engine. Raises ValueError."""
     allowed = sorted(os.sched_getaffinity(0))
     if text == "auto":
-        # The last CPUs: the first has most of a machine's interrupts, and SGLang places its schedulers from the first on.
+        # The last CPUs: the first ones have most of a machine's interrupts, and are where SGLang puts its schedulers.
         count = min(api_server_count, len(allowed) // 2)
         if not count:
             raise ValueError("one CPU cannot be divided")

@@ -54,6 +54,7 @@ class Session:
         self._last_id = 0
         self._prompt_tokens = 0
         self._cached_tokens = 0
+        self._throughput = _Throughput()
         self._loop = asyncio.get_running_loop()
         # SGLang would start this with the first request, and with it its handlers of SIGTERM and SIGQUIT.
         self._manager.event_loop = self._loop
@@ -153,6 +154,7 @@ class Session:
                 async for chunk in chunks:
                     if not answers.begun:
                         self._count(chunk["meta_info"])
+                    self._throughput.tokens += len(chunk.get("output_ids", ()))
                     post(answers.take(chunk))
                     if answers.ended:
                         return
@@ -204,7 +206,7 @@ class Session:
             stage=stage,
             tokens_used=sum(load.num_used_tokens for load in loads),
             token_capacity=sum(load.max_total_num_tokens for load in loads),
-            tokens_per_second=round(sum(load.gen_throughput for load in loads)),
+            tokens_per_second=self._throughput.per_second(self._loop.time()),
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
         )
@@ -226,3 +228,20 @@ class Session:
             socket.close(linger)
         for socket in (self._manager.send_to_scheduler, self._engine.send_to_rpc):  # the first two share a context
             await asyncio.to_thread(socket.context.term)
+
+
+class _Throughput:
+    """Tokens per second, over the last second or a little more. (SGLang's own is 0 unless it exports metrics.)"""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._before = 0
+        self._since = 0.0
+        self._rate = 0
+
+    def per_second(self, now: float) -> int:
+        elapsed = now - self._since
+        if elapsed >= 1.0:
+            self._rate = round((self.tokens - self._before) / elapsed)
+            self._before, self._since = self.tokens, now
+        return self._rate
