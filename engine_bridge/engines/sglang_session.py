@@ -122,6 +122,9 @@ class Session:
             dimensions = len(end.vector) // 4
             self._capabilities = msgspec.structs.replace(self._capabilities, dimensions=dimensions)
         self._prompt_tokens = self._cached_tokens = 0
+        # A full collection looks at all that SGLang and torch have imported, here and in the schedulers: half a second
+        # in which nobody gets a token.
+        await self._manager.freeze_gc()
         return self._capabilities
 
     # ---- requests ----
