@@ -21,10 +21,8 @@ def read(text: str, api_server_count: int) -> Affinity:
     allowed = sorted(os.sched_getaffinity(0))
     if text == "auto":
         # The last CPUs: the first ones have most of a machine's interrupts, and are where SGLang puts its schedulers.
-        count = min(api_server_count, len(allowed) // 2)
-        if not count:
-            raise ValueError("one CPU cannot be divided")
-        return Affinity(tuple(allowed[-count:]), tuple(allowed[:-count]))
+        count = max(1, min(api_server_count, len(allowed) // 2))
+        return Affinity(tuple(allowed[-count:]), tuple(allowed[:-count] or allowed))  # one CPU is everybody's
     api_text, _, engine_text = text.partition(":")
     api = _cpus(api_text)
     engine = _cpus(engine_text) if engine_text else tuple(cpu for cpu in allowed if cpu not in api)

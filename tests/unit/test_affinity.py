@@ -45,10 +45,9 @@ def test_what_cannot_be_is_said(text: str, complaint: str) -> None:
         read(text, 2)
 
 
-def test_one_cpu_cannot_be_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_cpu_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
-    with pytest.raises(ValueError, match="divided"):
-        read("auto", 1)
+    assert read("auto", 4) == Affinity((5,), (5,))
 
 
 def test_more_api_servers_than_cpus_share_them() -> None:
