@@ -94,7 +94,7 @@ def test_an_adapter_is_loaded_used_by_name_and_unloaded(running: Running, adapte
 def test_an_adapter_that_is_not_there_is_refused(running: Running) -> None:
     async def check(bench: Bench) -> None:
         assert bench.capabilities.lora
-        with pytest.raises(EngineRefusal, match="load_lora_adapter|adapter"):
+        with pytest.raises(EngineRefusal, match="adapter"):
             await bench.engine.admin("load_lora_adapter", {"lora_name": "no", "lora_path": "/no/such/adapter"})
         with pytest.raises(EngineRefusal, match="lora_path"):
             await bench.engine.admin("load_lora_adapter", {"lora_name": "no"})

@@ -17,6 +17,7 @@ from tests.streams import OpenRequest, error_of
 READY_SECONDS = 150.0  # 15 s on an idle machine; SGLang's imports alone are 5 s of CPU in each of two processes
 STREAMS = 64
 TOLD_SECONDS = 10.0
+ROOM_FOR_ALL = ("--max-total-tokens", "100000")  # so that all streams run at a time
 MESSAGES: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -170,7 +171,7 @@ def test_embeddings_through_the_official_client(tmp_path: Path) -> None:
 @pytest.mark.parametrize("victim", ["scheduler", "core", "supervisor"])
 def test_whoever_is_killed_every_client_hears_of_it_and_nothing_is_left(tmp_path: Path, victim: str) -> None:
     with ExitStack() as stack:
-        pool = stack.enter_context(started(tmp_path / "pool.log", "llama"))
+        pool = stack.enter_context(started(tmp_path / "pool.log", "llama", *ROOM_FOR_ALL))
         wait_ready(pool)
         core = psutil.Process(pool.engine()["pid"])
         of_the_engine = [core, *core.children(recursive=True)]
