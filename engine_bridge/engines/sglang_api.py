@@ -12,11 +12,13 @@ from typing import Any
 from fastapi import HTTPException as _HttpException
 from sglang.srt.constrained.base_grammar_backend import create_grammar_backend as _create_grammar_backend
 from sglang.srt.entrypoints.engine import Engine as _Engine
+from sglang.srt.entrypoints.engine import init_tokenizer_manager as _init_tokenizer_manager
 from sglang.srt.managers import io_struct as _io_struct
 from sglang.srt.managers import scheduler as _scheduler
 from sglang.srt.sampling.sampling_params import SamplingParams as _SamplingParams
 
 Engine: Any = _Engine
+init_tokenizer_manager: Any = _init_tokenizer_manager
 Scheduler: Any = _scheduler.Scheduler
 SamplingParams: Any = _SamplingParams
 HttpException: Any = _HttpException

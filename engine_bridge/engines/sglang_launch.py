@@ -47,6 +47,7 @@ class Launch:
         self._strangers = set(psutil.Process().children())  # not ours to end
         self._closed = threading.Event()
         self._watched: dict[int, str] = {}  # pidfd → what it is
+        self._manager: Any = None  # also of an engine that could not be made
         self.engine: Any = None
 
     async def open(self) -> Any:
@@ -67,13 +68,27 @@ class Launch:
         error: EngineError | None = None
         try:
             with self._relay.capture():
-                result = _Engine(server_args=self._server_args)
+                result = _Engine.__new__(_Engine)
+                result.init_tokenizer_manager_func = self._make_manager
+                result.__init__(server_args=self._server_args)
             result.tokenizer_manager._subprocess_watchdog.stop()  # it would have this process killed
         except BaseException as reason:  # SGLang raises anything here, SystemExit too
             error = EngineError(f"SGLang cannot start: {self._relay.last_error or reason}")
+            self._close_sockets()
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits any more
             loop.call_soon_threadsafe(_settle, opened, result, error)
         self._closed.wait()
+
+    def _make_manager(self, *arguments: Any) -> Any:
+        made = api.init_tokenizer_manager(*arguments)
+        self._manager = made[0]
+        return made
+
+    def _close_sockets(self) -> None:
+        """Of an engine that could not be made: with something unsent, they would keep this process from ending."""
+        if self._manager is not None:
+            for socket in (self._manager.recv_from_detokenizer, self._manager.send_to_scheduler):
+                socket.close(0)
 
     def watch(self, on_death: Callable[[str], None]) -> None:
         """Call back, once, with a line about it, as soon as one of SGLang's processes has ended."""

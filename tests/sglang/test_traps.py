@@ -235,12 +235,21 @@ def test_wrong_flags_are_one_line_before_anything_is_loaded(flags: tuple[str, ..
     assert "\n" not in str(raised.value)
 
 
-def test_a_model_that_cannot_be_loaded_is_one_line_and_leaves_no_process() -> None:
+TOO_LONG = ("--context-length", "999999")  # refused before anything is started
+PINNED_MEMORY = ("--enable-lora", "--lora-backend", "torch_native", "--max-lora-rank", "8")  # fails in the scheduler
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [(TOO_LONG, "context"), ((*PINNED_MEMORY, "--lora-target-modules", "q_proj"), "pin")],
+    ids=["refused", "failed"],
+)
+def test_a_start_that_fails_is_one_line_and_leaves_no_process(flags: tuple[str, ...], complaint: str) -> None:
     before = set(psutil.Process().children(recursive=True))
-    engine = create(str(directory("llama")), [*CPU_FLAGS, "--max-total-tokens", "1", "--context-length", "999999"])
+    engine = create(str(directory("llama")), [*CPU_FLAGS, *flags])
 
     async def start() -> None:
-        with pytest.raises(EngineError) as raised:
+        with pytest.raises(EngineError, match=complaint) as raised:
             await engine.start(lambda answers: None)
         assert "\n" not in str(raised.value)
         await engine.close()
