@@ -26,7 +26,7 @@ _STAGES = (
     ("Capture decode CUDA graph begin", "capturing graphs"),
     ("Tree cache initialized", "starting to serve"),
 )
-_BARS = (("loading", "loading weights"), ("captur", "capturing graphs"))
+_BARS = (("downloading", "downloading"), ("loading", "loading weights"), ("capturing", "capturing graphs"))
 _PER_BATCH = ("Prefill batch", "Decode batch")
 """A line for each: their figures are in /pool and /metrics."""
 _SETTINGS = ("server_args=", f"{_OURS}INFO server_args=")
@@ -95,9 +95,9 @@ class LogRelay:
     def _note_stage(self, text: str, *, is_progress: bool) -> None:
         if is_progress:
             percent = _PERCENT.search(text)
-            for word, stage in _BARS:
-                if percent is not None and word in text.lower():
-                    self.stage = f"{stage}, {percent[1]} %"
+            stage = next((stage for word, stage in _BARS if word in text.lower()), None)
+            if percent is not None and stage is not None:
+                self.stage = f"{stage}, {percent[1]} %"
             return
         for begin, stage in _STAGES:
             if text.startswith(begin):

@@ -12,6 +12,7 @@ from engine_bridge.client import EngineClient, EngineDead, EngineLoading, Submis
 from engine_bridge.core import Core
 from engine_bridge.engines import Emit, EngineError, Key
 from engine_bridge.status import EngineRow, EngineState, Field, make_descriptor
+from engine_bridge.status import EngineState, Field, Figures
 from engine_bridge.wire import (
     Abort,
     Accepted,
@@ -379,5 +380,55 @@ def test_an_address_that_cannot_be_bound_is_one_line(tmp_path: Path) -> None:
             other = Core(Broken("never"), both.row, epoch=1)
             with pytest.raises(EngineError, match="cannot bind"):
                 await other.run(both.context, f"ipc://{tmp_path}/no/such/directory")
+
+    run(test)
+
+
+class Mortal(Broken):
+    """An engine with processes of its own, which tells its figures and dies when it is told."""
+
+    def __init__(self) -> None:
+        super().__init__("submit")
+        self.dying = asyncio.Event()
+
+    def submit(self, requests: Sequence[tuple[Key, wire.Request]]) -> None:
+        pass
+
+    def figures(self) -> Figures:
+        return Figures(
+            "warming up", tokens_used=1, token_capacity=2, tokens_per_second=3, prompt_tokens=4, cached_tokens=5
+        )
+
+    async def failure(self) -> str:
+        await self.dying.wait()
+        return "its scheduler was killed"
+
+
+def test_an_engine_that_cannot_go_on_ends_the_core_and_every_request() -> None:
+    async def test() -> None:
+        engine = Mortal()
+        async with ends(engine=engine) as both:
+            client = await both.welcomed()
+            async with client.open() as submission:
+                generate(submission, ENDLESS)
+                await submission.accepted()
+                engine.dying.set()
+                [*_, end] = await collect(submission)
+                assert isinstance(end, Failure)
+                assert end.message == "the engine failed: its scheduler was killed"
+            with pytest.raises(EngineError, match="its scheduler was killed"):
+                await both.running
+            both.running = asyncio.create_task(asyncio.sleep(0))  # there is no core to stop any more
+
+    run(test)
+
+
+def test_an_engines_figures_are_on_its_row() -> None:
+    async def test() -> None:
+        async with ends(engine=Mortal()) as both:
+            await both.welcomed()
+            await until(lambda: both.row.stage == "warming up", "the figures")
+            fields = (Field.TOKENS_USED, Field.TOKEN_CAPACITY, Field.TOKENS_PER_SECOND, Field.PROMPT_TOKENS)
+            assert [both.row.get(field) for field in (*fields, Field.CACHED_TOKENS)] == [1, 2, 3, 4, 5]
 
     run(test)
