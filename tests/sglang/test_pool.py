@@ -207,6 +207,23 @@ def kill_under_streams(pool: Pool, victim: str) -> None:
         assert alive == []
 
 
+@pytest.mark.parametrize("victim", ["core", "supervisor"])
+def test_killed_while_sglang_imports_it_leaves_nothing(tmp_path: Path, victim: str) -> None:
+    with started(tmp_path / "pool.log", "llama") as pool:
+        core = psutil.Process(wait_for(lambda: pool.engine()["pid"], 30.0, "a core"))
+        spawned = wait_for(lambda: _spawned(core), READY_SECONDS, "SGLang's processes")
+        victims = {"core": core, "supervisor": psutil.Process(pool.process.pid)}
+        victims[victim].kill()
+        _, alive = psutil.wait_procs([core, *spawned], timeout=TOLD_SECONDS)
+        assert alive == []
+
+
+def _spawned(core: psutil.Process) -> list[psutil.Process]:
+    """Processes of SGLang's that have not come to their own first line yet: they have no title of their own."""
+    children = core.children(recursive=True)
+    return children if any("spawn_main" in " ".join(child.cmdline()) for child in children) else []
+
+
 def health(pool: Pool) -> int | None:
     """None: it does not answer any more."""
     try:
