@@ -89,6 +89,26 @@ class Answers:
         return None
 
 
+def chunk_of(manager: Any, state: Any, step: Any, index: int) -> Chunk:
+    """One request's share of a scheduler's step, as SGLang's TokenizerManager makes it, without what nobody asks."""
+    asked, reason = state.obj, step.finished_reasons[index]
+    token_ids = list(step.output_ids[index])
+    meta: dict[str, Any] = {
+        "finish_reason": reason,
+        "prompt_tokens": step.prompt_tokens[index],
+        "cached_tokens": step.cached_tokens[index],
+    }
+    if asked.return_logprob:
+        wanted = (asked.top_logprobs_num, asked.token_ids_logprob)
+        manager.convert_logprob_style(meta, state, *wanted, False, step, index, finished=reason is not None)
+        made = len(state.output_ids)
+        for name in ("output_token_logprobs", "output_top_logprobs"):
+            if name in meta:
+                meta[name] = meta[name][made:]
+    state.output_ids.extend(token_ids)
+    return {"output_ids": token_ids, "meta_info": meta}
+
+
 def failure_of(request_id: int, finish_reason: dict[str, Any] | None) -> Failure | None:
     """The failure that an abort with a status is; one without is somebody's wish, and an Output ends it."""
     if finish_reason is None or finish_reason["type"] != "abort" or finish_reason.get("status_code") is None:

@@ -23,5 +23,6 @@ Scheduler: Any = _scheduler.Scheduler
 SamplingParams: Any = _SamplingParams
 HttpException: Any = _HttpException
 io: Any = _io_struct
+async_sock_recv: Any = _io_struct.async_sock_recv
 scheduler_module: Any = _scheduler
 create_grammar_backend: Any = _create_grammar_backend

@@ -1,14 +1,16 @@
 """The running SGLang: requests in, answers out, what it says of itself.
 
-Each request is a task over one async generator of SGLang's TokenizerManager; cancelling the task is what aborts it
-(SGLang's own abort misses a request that has not left for the scheduler yet). The ids that SGLang gets are ours and all
-of one length: it matches aborted ids by their beginnings.
+Each request is a task over one async generator of SGLang's TokenizerManager, which checks it, waits where generation is
+paused, finds its LoRA adapter and sends it. Cancelling the task is what aborts it (SGLang's own abort misses a request
+that has not left for the scheduler yet). What a step has made does not come out of the generators: it is taken from the
+scheduler's message. The ids that SGLang gets are ours, all of one length: it matches aborted ids by their beginnings.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,8 +18,8 @@ import msgspec
 from engine_bridge.engines import Answer, Emit, EngineError, Key
 from engine_bridge.engines import sglang_api as api
 from engine_bridge.engines.sglang_admin import Admin
-from engine_bridge.engines.sglang_answers import Answers, failure
-from engine_bridge.engines.sglang_arguments import VERSION
+from engine_bridge.engines.sglang_answers import Answers, Chunk, chunk_of, failure
+from engine_bridge.engines.sglang_capabilities import capabilities_of
 from engine_bridge.engines.sglang_request import Refused, SamplingParamsClass, make_input
 from engine_bridge.status import Figures
 from engine_bridge.wire import (
@@ -33,7 +35,6 @@ from engine_bridge.wire import (
     pack_ids,
 )
 
-_MOST_LOGPROBS = 20
 _WARM_UP_TOKENS = 4
 _LINGER_MS = 500
 
@@ -50,6 +51,7 @@ class Session:
         self._emit = emit
         self._live: dict[Key, asyncio.Task[None]] = {}
         self._begun: set[Key] = set()  # have given something
+        self._runs: dict[str, _Run] = {}  # by SGLang's id
         self._outbox: list[tuple[Key, Answer]] = []
         self._last_id = 0
         self._prompt_tokens = 0
@@ -60,50 +62,41 @@ class Session:
         self._manager.event_loop = self._loop
         self._receiving = asyncio.create_task(self._receive(on_failure))
         self.admin = Admin(self._manager, has_lora=bool(engine.server_args.enable_lora))
-        self._capabilities = self._ask()
+        self._capabilities = capabilities_of(engine, self.admin.verbs)
 
     async def _receive(self, on_failure: Callable[[str], None]) -> None:
+        manager = self._manager
         try:
-            await self._manager.handle_loop()
+            while True:
+                received = await api.async_sock_recv(manager.recv_from_detokenizer)
+                if type(received) is api.io.BatchTokenIDOutput:
+                    self._take_step(received)
+                elif type(received) is api.io.BatchEmbeddingOutput:
+                    await manager._handle_batch_output(received)
+                else:
+                    manager._result_dispatcher(received)
         except Exception as error:
             log.exception("SGLang's answers cannot be received any more")
             on_failure(f"SGLang's answers cannot be received any more: {error}")
 
-    def _ask(self) -> Capabilities:
-        """What is known without a request; a vector's size is not."""
-        config, args = self._manager.model_config, self._engine.server_args
-        (info, *_) = self._engine._scheduler_init_result.scheduler_infos
-        generates = bool(config.is_generation)
-        has_grammar = generates and bool(info.get("has_grammar"))
-        defaults: dict[str, Any] = config.get_default_sampling_params() if generates else {}
-        longest = int(info["max_req_input_len"])  # of these SGLang takes prompts one shorter
-        return Capabilities(
-            task="generate" if generates else "embed",
-            max_model_len=longest if generates else longest - 1,
-            vocab_size=int(config.vocab_size),
-            eos_token_ids=tuple(sorted(config.hf_eos_token_id or ())),
-            dimensions=0 if generates else int(config.hidden_size),
-            matryoshka=bool(config.is_matryoshka),
-            logprobs=_MOST_LOGPROBS if generates else -1,
-            prompt_logprobs=generates,
-            min_tokens=generates and bool(info.get("has_tokenizer")),
-            logit_bias=generates,
-            json_schema=has_grammar,
-            regex=has_grammar,
-            grammar=has_grammar,
-            lora=bool(args.enable_lora),
-            engine=f"sglang {VERSION}",
-            temperature=defaults.get("temperature"),
-            top_p=defaults.get("top_p"),
-            top_k=defaults.get("top_k"),
-            score=generates,
-            structural_tag=has_grammar,
-            priority=bool(args.enable_priority_scheduling),
-            admin=self.admin.verbs,
-            model_type=str(getattr(config.hf_config, "model_type", "")),
-            architectures=tuple(config.hf_config.architectures or ()),
-            seed=generates and bool(args.enable_deterministic_inference),
-        )
+    def _take_step(self, step: Any) -> None:
+        """A step's tokens go straight to their requests: SGLang would make a dictionary and wake a task for each."""
+        states, runs = self._manager.rid_to_state, self._runs
+        for index, rid in enumerate(step.rids):
+            state, run = states.get(rid), runs.get(rid)
+            if state is None:
+                continue  # its end has crossed this step
+            reason = step.finished_reasons[index]
+            if run is not None:
+                self._take(run, chunk_of(self._manager, state, step, index))
+            if reason is not None:
+                state.finished = True
+                del states[rid]
+                self._manager._release_lora_once(state)
+                state.out_list.append({"output_ids": (), "meta_info": {"finish_reason": None}})
+                state.event.set()  # its generator ends by this
+            elif run is not None and run.answers.ended:
+                run.task.cancel()  # by a stop token of ours: SGLang aborts what it goes on with
 
     async def warm_up(self) -> Capabilities:
         """The capabilities, after a first request (a vector's size is known by it). Raises EngineError."""
@@ -114,7 +107,7 @@ class Session:
         else:
             request = Generate(0, prompt, SamplingParams(max_tokens=_WARM_UP_TOKENS, temperature=0.0, ignore_eos=True))
         answers: list[Answer] = []
-        await self._run(request, answers.append)
+        await asyncio.gather(asyncio.create_task(self._run(request, answers.append)), return_exceptions=True)
         end = answers[-1]
         if isinstance(end, Failure):
             raise EngineError(f"SGLang cannot serve its first request: {end.message}")
@@ -150,16 +143,15 @@ class Session:
         """From the request to its one end; when this returns or is cancelled, SGLang has forgotten it or is told to."""
         request_id = request.request_id
         self._last_id += 1
+        rid = f"{self._last_id:016x}"
         try:
-            asked = make_input(request, f"{self._last_id:016x}", self._capabilities)
-            answers = Answers(request)
+            asked = make_input(request, rid, self._capabilities)
+            run = self._runs[rid] = _Run(Answers(request), post, self._task())
+            # Tokens come by `_take_step`, which also ends this; vectors, refusals and aborts come here.
             async with contextlib.aclosing(self._manager.generate_request(asked, None)) as chunks:
                 async for chunk in chunks:
-                    if not answers.begun:
-                        self._count(chunk["meta_info"])
-                    self._throughput.tokens += len(chunk.get("output_ids", ()))
-                    post(answers.take(chunk))
-                    if answers.ended:
+                    self._take(run, chunk)
+                    if run.answers.ended:
                         return
         except Refused as refusal:
             post(Failure(request_id, refusal.kind, str(refusal)))
@@ -170,10 +162,24 @@ class Session:
         except Exception:
             log.exception("SGLang failed at a request")
             post(Failure(request_id, FailureKind.INTERNAL, "the engine failed at this request"))
+        finally:
+            self._runs.pop(rid, None)
 
-    def _count(self, meta: dict[str, Any]) -> None:
-        self._prompt_tokens += meta.get("prompt_tokens", 0)
-        self._cached_tokens += meta.get("cached_tokens", 0)
+    @staticmethod
+    def _task() -> "asyncio.Task[None]":
+        task = asyncio.current_task()
+        assert task is not None
+        return task
+
+    def _take(self, run: "_Run", chunk: Chunk) -> None:
+        if run.answers.ended:
+            return  # by a stop token of ours; its abort is on the way
+        if not run.answers.begun:
+            meta = chunk["meta_info"]
+            self._prompt_tokens += meta.get("prompt_tokens", 0)
+            self._cached_tokens += meta.get("cached_tokens", 0)
+        self._throughput.tokens += len(chunk.get("output_ids", ()))
+        run.post(run.answers.take(chunk))
 
     def _post(self, key: Key, answer: Answer) -> None:
         """All that comes in one turn of the loop goes out together."""
@@ -231,6 +237,15 @@ class Session:
             socket.close(linger)
         for socket in (self._manager.send_to_scheduler, self._engine.send_to_rpc):  # the first two share a context
             await asyncio.to_thread(socket.context.term)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One request in SGLang."""
+
+    answers: Answers
+    post: Callable[[Answer], None]
+    task: "asyncio.Task[None]"
 
 
 class _Throughput:
