@@ -457,6 +457,8 @@ def _remote(
     if options.engine_link_timeout < 1:
         parser.error("--engine-link-timeout must be at least 1 second")
     return RemoteEngineSettings(options.engine_address, options.keys, options.engine_link_timeout)
+
+
 def _affinity(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Affinity | None:
     if options.cpu_affinity is None:
         return None

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import uvloop
 
 from apiserver import log as logs
-from apiserver.api_keys import ApiKey
 from apiserver.affinity import Affinity
+from apiserver.api_keys import ApiKey
 from apiserver.board import Board, Cell, Slot, WorkerState
 from apiserver.card import Limits
 from apiserver.child import EXIT_CANNOT_START

@@ -80,7 +80,6 @@ def main() -> int:
     row = EngineRow.attach(make_descriptor() if options.status_fd is None else options.status_fd)
     if options.cpus is not None:
         os.sched_setaffinity(0, {int(cpu) for cpu in options.cpus.split(",")})
-    row = EngineRow.attach(options.status_fd)
     row.set(Field.PID, os.getpid())
     row.set(Field.STARTED, time.monotonic_ns())
     row.beat(0, 0)

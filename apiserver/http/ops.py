@@ -130,22 +130,6 @@ class Ops:
             ]
             if samples:
                 yield Gauge(name, text, ("key",), samples, counts=counts)
-        card = service.card()
-        document = {
-            "version": __version__,
-            "model_path": card.root,
-            "served_model_name": card.names[0],
-            "served_model_names": list(card.names),
-            "max_model_len": card.max_model_len,
-            "vocab_size": card.vocab_size,
-            "task": card.capabilities.task,
-            "engine": card.capabilities.engine,
-            "tokenizer_backend": {"name": service.encoder, "reason": service.encoder_reason},
-            "preprocess_order": service.preprocess_order,
-            "api_server_count": service.board.count,
-            "internal_states": [_figures(service.engine_row)],
-        }
-        await call.respond(200, _encode(document))
 
     async def pool(self, call: Call) -> None:
         """Every process of the pool; psutil reads /proc, so it runs beside the loop."""

@@ -129,10 +129,10 @@ class Admin:
         return {"new_version": arguments.new_version}
 
     async def _internal_state(self, arguments: Nothing) -> dict[str, Any]:
-        return {
-            "internal_states": await self._manager.get_internal_state(),
-            "loads": [load.to_dict() for load in await self._manager.get_loads()],
-        }
+        """The first rank's state and load, flat, as SGLang's own server shows it; and every rank's load."""
+        (state, *_) = await self._manager.get_internal_state()
+        loads = [load.to_dict() for load in await self._manager.get_loads()]
+        return {**(loads[0] if loads else {}), **state, "loads": loads}
 
 
 def _done(output: Any) -> dict[str, Any]:

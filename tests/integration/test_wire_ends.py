@@ -11,8 +11,7 @@ from engine_bridge import wire
 from engine_bridge.client import EngineClient, EngineDead, EngineLoading, Submission
 from engine_bridge.core import Core
 from engine_bridge.engines import Emit, EngineError, Key
-from engine_bridge.status import EngineRow, EngineState, Field, make_descriptor
-from engine_bridge.status import EngineState, Field, Figures
+from engine_bridge.status import EngineRow, EngineState, Field, Figures, make_descriptor
 from engine_bridge.wire import (
     Abort,
     Accepted,
