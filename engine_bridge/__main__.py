@@ -47,8 +47,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--status-fd", type=int, help="descriptor of the engine's row of shared memory")
     parser.add_argument("--keys", metavar="DIR", help="over tcp://: server.secret, and clients/, who may connect")
     parser.add_argument("--link-timeout", type=float, default=10.0, help="over tcp://: seconds of silence")
-    parser.add_argument("--epoch", type=int, default=1, help="which incarnation of the core this is")
-    parser.add_argument("--status-fd", type=int, required=True, help="descriptor of the engine's row of shared memory")
     parser.add_argument("--cpus", help="the CPUs, with commas, that this process and all that it starts run on")
     parser.add_argument("engine_arguments", nargs="*", help="after --: for the engine")
     return parser.parse_args(arguments)
