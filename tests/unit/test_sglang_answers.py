@@ -65,8 +65,9 @@ def test_a_stop_token_is_found_in_several_tokens_of_a_step() -> None:
 
 def test_an_impossible_tokens_logprob_can_be_json() -> None:
     meta = {"output_token_logprobs": [(-math.inf, 5, None)], "output_top_logprobs": [[(-0.1, 7, None)]]}
-    (entry,) = output(Answers(generate(logprobs=1)), chunk([5], None, **meta)).logprobs or ()
-    assert (entry.logprob, entry.top) == (-9999.0, ((7, -0.1),))
+    entries = output(Answers(generate(logprobs=1)), chunk([5], None, **meta)).logprobs
+    assert entries is not None
+    assert (entries[0].logprob, entries[0].top) == (-9999.0, ((7, -0.1),))
 
 
 def test_a_vector_with_nan_is_a_failure() -> None:
