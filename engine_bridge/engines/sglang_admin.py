@@ -17,7 +17,7 @@ class _Arguments(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class FlushCache(_Arguments, frozen=True):
-    timeout: float | None = None  # seconds to wait for running requests to end
+    timeout: float | None = 1.0  # seconds to wait for what runs; what has just ended counts there for a moment
 
 
 class PauseGeneration(_Arguments, frozen=True):
@@ -82,6 +82,8 @@ class Admin:
 
     async def do(self, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what JSON can hold. Raises EngineRefusal."""
+        if verb not in self._verbs:
+            raise EngineRefusal(f"this engine cannot do '{verb}'")
         kind, action = self._verbs[verb]
         try:
             result = await action(msgspec.convert(dict(arguments), kind))
