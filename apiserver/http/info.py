@@ -12,6 +12,7 @@ from apiserver.card import Card
 from apiserver.errors import ApiError
 from apiserver.http.admin import seconds_asked
 from apiserver.http.call import Call
+from apiserver.http.ops import figures_of
 from apiserver.http.service import Service
 from apiserver.protocol.generate import WEIGHT_VERSION
 from apiserver.requests import EmbedJob, GenerateJob, TokenIds
@@ -84,7 +85,7 @@ class Info:
             "status": service.readiness() or "ready",
             "max_total_num_tokens": state.get("max_total_num_tokens"),
             "max_running_requests": state.get("max_running_requests"),
-            "internal_states": [state] if state else [],
+            "internal_states": [figures_of(service.engine_row) | state],
         }
         await call.respond(200, _encode(document))
 

@@ -146,7 +146,7 @@ class Ops:
             "epoch": row.get(Field.EPOCH),
             "running": row.get(Field.RUNNING),
             "waiting": row.get(Field.WAITING),
-            **_figures(row),
+            **figures_of(row),
             "requests": row.get(Field.REQUESTS),
             "output_tokens": row.get(Field.OUTPUT_TOKENS),
             "junk_messages": row.get(Field.JUNK),
@@ -167,7 +167,7 @@ class Ops:
         }
 
 
-def _figures(row: EngineRow) -> dict[str, Any]:
+def figures_of(row: EngineRow) -> dict[str, Any]:
     """What the engine says of itself; zeros where it does not tell. The names are SGLang's where it has one."""
     capacity = row.get(Field.TOKEN_CAPACITY)
     prompt_tokens, cached_tokens = row.get(Field.PROMPT_TOKENS), row.get(Field.CACHED_TOKENS)

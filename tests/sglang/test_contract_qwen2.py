@@ -7,10 +7,11 @@ import tokenizers
 
 from tests.engine_contract import EngineCase, GeneratingContract
 from tests.real_tokenizers import tokenizer_json
+from tests.scoring_contract import ScoringContract
 from tests.sglang.shared import OnSharedEngine, Running
 
 
-class TestQwen2(OnSharedEngine, GeneratingContract):
+class TestQwen2(OnSharedEngine, ScoringContract, GeneratingContract):
     @pytest.fixture
     def case(self, start: Callable[..., Running], start_crowded: Callable[..., Running]) -> EngineCase:
         tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json("qwen3"))
