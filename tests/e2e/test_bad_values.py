@@ -181,7 +181,7 @@ def test_a_constraint_that_the_engine_cannot_keep_is_a_400_under_the_clients_own
     [
         ({"response_format": {"type": "xml"}}, "response_format.type", "not xml"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "an object"),
-        ({"response_format": {"type": "structural_tag"}}, "response_format.type", "not structural_tag"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format", "cannot honour"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": "x"}}},
             "response_format.json_schema.schema",
@@ -196,7 +196,7 @@ def test_a_constraint_that_the_engine_cannot_keep_is_a_400_under_the_clients_own
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "not valid JSON"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "1 to 1024"),
         ({"structured_outputs": {"choice": ["a"] * 1025}}, "structured_outputs.choice", "1 to 1024"),
-        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag", "not supported"),
+        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag", "cannot honour"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice", "Only one"),
         ({"regex": "a", "ebnf": "b"}, "ebnf", "Only one"),
         ({"regex": "a", "response_format": {"type": "json_object"}}, "regex", "Only one"),

@@ -151,7 +151,6 @@ def test_a_host_header_that_is_no_host_harms_nobody(echo_pool: Pool) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/v1",
         "/v1/",
         "/v2/embed",

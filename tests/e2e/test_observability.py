@@ -133,7 +133,7 @@ def status_of(pool: Pool, path: str) -> tuple[int, str]:
 
 
 def test_while_the_engine_loads_requests_are_told_to_come_back(start_pool: StartPool) -> None:
-    with start_pool("--api-server-count", "2", engine=["--load-seconds", "1.5"], ready=False) as pool:
+    with start_pool("--api-server-count", "2", engine=["--load-seconds", "4"], ready=False) as pool:
         wait_for(lambda: is_listening_and_loading(pool), 5, "API servers")
         assert status_of(pool, "/health") == (503, "loading")
         assert status_of(pool, "/ready") == (503, "loading")
@@ -154,7 +154,7 @@ def test_while_the_engine_loads_requests_are_told_to_come_back(start_pool: Start
         assert pool.pool()["engine"]["state"] == "loading"
 
         # Whoever asks first after "ok" is served, by whichever API server it reaches.
-        wait_for(lambda: status_of(pool, "/health")[0] == 200, 5, "a healthy pool")
+        wait_for(lambda: status_of(pool, "/health")[0] == 200, 15, "a healthy pool")
         answers = [httpx.post(pool.url + "/v1/completions", json=COMPLETION) for _ in range(8)]
         assert [answer.status_code for answer in answers] == [200] * 8
         assert status_of(pool, "/ready") == (200, "ok")

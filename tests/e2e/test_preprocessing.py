@@ -299,8 +299,8 @@ def test_the_pool_says_which_backend_and_why(fast: Bench, slow: Bench, embedding
     assert backend(fast) == ("fastokens", "its ids agree with tokenizers'")
     assert backend(slow) == ("hf", "asked for")
     name, reason = backend(embedding)
-    assert name == "hf"
-    assert reason.startswith("fastokens cannot load it: ")
+    assert name == "words"
+    assert "fastokens cannot load it: " in reason
     assert reason in embedding.pool.log
 
 

@@ -84,7 +84,7 @@ def test_a_body_that_is_no_json_is_refused(pool: Pool) -> None:
     headers = {"content-type": "application/json"}
     error_of(pool.client.post(RESPONSES, content=b"{", headers=headers), 400)
     error_of(pool.client.post(RESPONSES, content=b'{"input": "\\ud83d"}', headers=headers), 400)
-    error_of(pool.client.post(RESPONSES, content=b"{}"), 400)
+    error_of(pool.client.post(RESPONSES, content=b"{}"), 415)
 
 
 def test_another_method_is_told_which_ones_there_are(pool: Pool) -> None:

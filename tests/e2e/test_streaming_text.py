@@ -40,6 +40,7 @@ def pool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """One API server and a sim that answers with the prompt's ids, so many in a step."""
     output = tmp_path_factory.mktemp("text") / "pool.log"
     flags = ("--api-server-count", "1", "--chat-template", ECHO_TEMPLATE, "--max-model-len", "30000")
+    flags += ("--tool-call-parser", "hermes")
     with running_pool(output, *flags, engine=["--mode", "echo", "--tokens-per-step", str(request.param)]) as pool:
         yield pool
 
