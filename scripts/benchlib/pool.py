@@ -87,6 +87,11 @@ class OwnPool:
         """The supervisor's."""
         return self._process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
     async def read(self) -> None:
         """Take down what it writes, until it has ended."""
         assert self._process.stdout is not None
