@@ -1,4 +1,4 @@
-"""Pools under load while they are killed, stopped, stalled and cut off: what was asked, what was done, what came of it."""
+"""Pools under load while they are killed, stopped, stalled and cut off: asked, done and what comes of it."""
 
 import sys
 from pathlib import Path

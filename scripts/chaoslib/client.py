@@ -84,8 +84,13 @@ class Client:
             connection.leave()
             return Verdict("hung", f"no end within {DEADLINE_SECONDS:.0f} s"), Reply()
         was_doomed = self._doomed.has(connection.port, opened=connection.opened)
-        if probe is not None and not (probe.done() and (probe.result().complete or was_doomed)):
-            self._found(ask, "the pipelined probe before it was not answered")
+        if probe is not None:
+            first = probe.result()
+            if not first.complete and not was_doomed:
+                self._found(ask, "the pipelined probe before it was not answered")
+            if first.closes and not reply.status:  # said before ours: it must be sent again (RFC 9112, 9.6)
+                await self._drop()
+                return Verdict("to be sent again"), reply
         if self._rng.random() < 0.3 or ask.pause_seconds or not reply.complete:
             await self._drop()
         return judge(ask, reply, was_doomed=was_doomed), reply

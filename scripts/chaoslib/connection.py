@@ -28,6 +28,11 @@ class Reply:
     began: float = field(default_factory=monotonic)
     ended: float = 0.0
 
+    @property
+    def closes(self) -> bool:
+        """Whether it says that nothing follows it on its connection."""
+        return self.headers.get("connection", "").lower() == "close"
+
 
 class Connection(asyncio.Protocol):
     """One TCP connection; its replies come in the order of its requests."""
@@ -146,7 +151,7 @@ class Connection(asyncio.Protocol):
         reply.complete = True
         reply.ended = monotonic()
         self.served += 1
-        if reply.headers.get("connection", "").lower() == "close":
+        if reply.closes:
             self._transport.close()
         if not future.done():
             future.set_result(reply)

@@ -37,13 +37,14 @@ def _generating(rng: Random) -> list[tuple[str, Mapping[str, Any]]]:
     found: list[tuple[str, Mapping[str, Any]]] = []
     for _ in range(6):
         text = _text(rng)
-        question = {"id": "q", "type": "yes_no", "question": _text(rng), "yes": "Y", "no": "N"}
+        choices = [{"value": name, "description": _text(rng)} for name in ("a", "b", "c")]
+        question = {"type": "choice", "instructions": _text(rng), "choices": choices}
         found += [
             ("/tokenize", {"prompt": text}),
             ("/detokenize", {"tokens": list(text.encode())}),
             ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": text}]}),
             ("/v1/score", {"query": text, "items": [_text(rng), _text(rng)], "label_token_ids": [65, 66]}),
-            ("/v1/decisions", {"input": text, "questions": [question]}),
+            ("/v1/decisions", {"model": "sim", "input": text, "questions": [question]}),
             ("/v1/chat/completions/render", {"messages": [{"role": "user", "content": text}]}),
         ]
     return found

@@ -61,10 +61,7 @@ async def _left_behind(marker: str) -> list[str]:
 
 
 def _document(seen: Findings) -> dict[str, Any]:
-    memory = {
-        name: {role: flatness(series, role) for role in ("supervisor", "engine", "api", "pss")}
-        for name, series in seen.memory.items()
-    }
+    memory = {name: {role: flatness(series, role) for role in victims.MEASURED} for name, series in seen.memory.items()}
     for name, roles in memory.items():
         for role, figures in roles.items():
             if not figures["is_flat"]:
@@ -92,7 +89,7 @@ class _Trial:
         self._seconds = seconds
         self._progress = progress
         self._over = asyncio.Event()
-        self._stopped = asyncio.Event()
+        self._mended = asyncio.Event()  # nothing more is broken; clients go on
 
     def _rng(self, what: object) -> Random:
         return Random(f"{self._seed}/{self._place.name}/{what}")
@@ -107,13 +104,13 @@ class _Trial:
         planned = faults.plan(self._rng("faults"), kinds, self._seconds)
         clients = [asyncio.create_task(self._client(number, asks)) for number in range(_CLIENTS[self._place.name])]
         watchers = [asyncio.create_task(watch()) for watch in (self._watch_strength, self._watch_memory)]
-        hands = asyncio.create_task(Hands(self._place, self._seen).carry_out(planned, self._over))
+        hands = asyncio.create_task(Hands(self._place, self._seen).carry_out(planned, self._mended))
         await asyncio.sleep(self._seconds)
-        self._over.set()
-        await asyncio.gather(*clients, hands)
+        self._mended.set()
+        await hands
         await self._place.settle()
-        self._stopped.set()
-        await asyncio.gather(*watchers)
+        self._over.set()
+        await asyncio.gather(*clients, *watchers)
         await self._calm(asks)
         await self._place.quieten()
 
@@ -143,15 +140,15 @@ class _Trial:
 
     async def _watch_strength(self) -> None:
         strengths = self._seen.strengths.setdefault(self._place.name, [])
-        while not self._stopped.is_set():
+        while not self._over.is_set():
             began = monotonic()
             strengths.append((began, await self._place.is_whole()))
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _watch_memory(self) -> None:
         series = self._seen.memory.setdefault(self._place.name, [])
-        while not self._stopped.is_set():
-            series.append((monotonic(), victims.memory(self._place.supervisor)))
+        while not self._over.is_set():
+            series.append((monotonic(), victims.memory(self._place.supervisor, self._place.engine_pids())))
             await asyncio.sleep(_MEMORY_SECONDS)
 
     async def _calm(self, asks: list[Ask]) -> None:

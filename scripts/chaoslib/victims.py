@@ -89,14 +89,24 @@ def left_behind(marker: str) -> list[str]:
     return found
 
 
-def memory(supervisor: int) -> dict[str, int]:
-    """Bytes of its own (USS) of the supervisor, the engine and the largest API server; PSS of all together."""
-    found = {"supervisor": 0, "engine": 0, "api": 0, "pss": 0}
-    with contextlib.suppress(psutil.Error):
-        for process in [psutil.Process(supervisor), *children(supervisor)]:
-            name = "supervisor" if process.pid == supervisor else role(process)
-            with contextlib.suppress(psutil.Error, KeyError):
-                info = process.memory_full_info()
-                found[name] = max(found[name], info.uss)
-                found["pss"] += info.pss
-    return found
+MEASURED = ("supervisor, USS", "engine, USS", "largest API server, USS", "largest API server, PSS")
+
+
+def memory(supervisor: int, engine_pids: list[int]) -> dict[str, int]:
+    """Bytes of their own (USS), and with a share of what is common (PSS); by `MEASURED`."""
+    servers = api_servers(supervisor)
+    own = {pid: _memory_of(pid) for pid in (supervisor, *engine_pids, *servers)}
+    return {
+        "supervisor, USS": own[supervisor][0],
+        "engine, USS": max((own[pid][0] for pid in engine_pids), default=0),
+        "largest API server, USS": max((own[pid][0] for pid in servers), default=0),
+        "largest API server, PSS": max((own[pid][1] for pid in servers), default=0),
+    }
+
+
+def _memory_of(pid: int) -> tuple[int, int]:
+    try:
+        info = psutil.Process(pid).memory_full_info()
+    except psutil.Error:
+        return 0, 0
+    return info.uss, info.pss
