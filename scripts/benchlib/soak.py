@@ -1,33 +1,35 @@
 """A long run: what grows from request to request shows in the memory of some process.
 
 The requests differ (prompt ids at random, lengths around the middle), half of them stream, and every twentieth client
-leaves in the middle of its stream. Memory is read at the start, after each tenth, and at the end, of every process.
+leaves in the middle of its stream. Memory is read at the start, after each twentieth, and at the end, of every process.
 """
 
 import argparse
 import asyncio
 import json
 import random
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from time import perf_counter
 from typing import Any
 
 import psutil
 
 from benchlib import pool, processes, program
-from benchlib.arguments import add_outcome, add_server, positive
+from benchlib.arguments import add_outcome, add_server, positive, positive_float
 from benchlib.client import Connection, JsonClient
 from benchlib.endpoints import find_model
+from benchlib.flatness import RULE, flatness, verdict
 from benchlib.meter import Meter
 from benchlib.plot import Lines, Panel
 from benchlib.pool import PoolSpec, Server
 from benchlib.report import Progress, number, table
 
-_READINGS = 10
+_READINGS = 20
 _TIMEOUT_SECONDS = 120.0
 _LEAVES_AFTER_BYTES = 400
-_WARM_UP_SHARE = 0.1  # what was allocated until then is what serving takes, and no leak
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -36,7 +38,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_server(parser, model="sim")
     what = parser.add_argument_group("requests")
     what.add_argument("--endpoint", choices=("completions", "embeddings"), default="completions")
-    what.add_argument("--requests", type=positive, default=20_000, metavar="N", help="default 20,000")
+    length = what.add_mutually_exclusive_group()
+    length.add_argument("--requests", type=positive, default=20_000, metavar="N", help="default 20,000")
+    length.add_argument("--minutes", type=positive_float, metavar="M", help="so long, instead of so many")
     what.add_argument("--concurrency", type=positive, default=64, metavar="N", help="default 64")
     what.add_argument("--input-tokens", type=positive, default=32, metavar="N", help="around so many (default 32)")
     what.add_argument("--output-tokens", type=positive, default=8, metavar="N", help="around so many (default 8)")
@@ -49,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
 
     def has_failed(document: program.Document) -> bool:
-        return bool(document["failed"])
+        return bool(document["failed"]) or any(each["is_flat"] is False for each in document["memory"].values())
 
     return program.run("soak", parse(arguments), bench, render=render, panels=panels, has_failed=has_failed)
 
@@ -79,14 +83,20 @@ class _Soak:
         self._sent = self._left = 0
         self._failures: dict[str, int] = {}
         self._readings: list[dict[str, Any]] = []
+        self._began = 0.0
 
     async def run(self) -> dict[str, Any]:
-        began = perf_counter()
+        began = self._began = perf_counter()
         await self._read()
-        with Progress("soak", total=self._options.requests) as progress:
-            for part in range(_READINGS):
-                until = self._options.requests * (part + 1) // _READINGS
-                await asyncio.gather(*[self._client(until, progress) for _ in range(self._options.concurrency)])
+        minutes, requests = self._options.minutes, self._options.requests
+        seconds = None if minutes is None else 60.0 * minutes
+        total = requests if minutes is None else None
+        with Progress("soak", total=total, duration_seconds=seconds) as progress:
+            for part in range(1, _READINGS + 1):
+                count = requests * part // _READINGS if seconds is None else sys.maxsize
+                at = began + seconds * part / _READINGS if seconds is not None else inf
+                clients = (self._client(count, at, progress) for _ in range(self._options.concurrency))
+                await asyncio.gather(*clients)
                 await self._read()
         return {
             "requests": self._sent,
@@ -95,7 +105,11 @@ class _Soak:
             "failures": self._failures,
             "requests_per_second": self._sent / (perf_counter() - began),
             "readings": self._readings,
+            "memory": {role: flatness(self._series(role)) for role in self._readings[-1]["uss_bytes"]},
         }
+
+    def _series(self, role: str) -> list[float]:
+        return [each["uss_bytes"].get(role, 0) for each in self._readings]
 
     async def _read(self) -> None:
         roles = await self._meter.roles()
@@ -103,11 +117,12 @@ class _Soak:
         for pid, role in _named(roles).items():
             with suppress(psutil.Error):
                 memory[role] = memory.get(role, 0) + psutil.Process(pid).memory_full_info().uss
-        self._readings.append({"requests": self._sent, "uss_bytes": memory})
+        self._readings.append({"requests": self._sent, "seconds": perf_counter() - self._began, "uss_bytes": memory})
 
-    async def _client(self, until: int, progress: Progress) -> None:
+    async def _client(self, count: int, at: float, progress: Progress) -> None:
+        """Until so many were sent by all, or until then."""
         connection: Connection | None = None
-        while self._sent < until:
+        while self._sent < count and perf_counter() < at:
             number_of = self._sent
             self._sent += 1
             streams = self._options.endpoint == "completions" and number_of % 2 == 1
@@ -158,28 +173,31 @@ def _named(roles: processes.Roles) -> dict[int, str]:
 
 
 def render(document: program.Document) -> str:
-    """A row a reading, a column a process; below, what was gained between the warm-up and the end."""
+    """A row a reading, a column a process; below, whether each of them is flat."""
     readings = document["readings"]
     roles = list(readings[-1]["uss_bytes"])
     rows = [
-        [str(each["requests"]), *(number(each["uss_bytes"].get(role, 0) / 1e6) for role in roles)] for each in readings
+        [number(each["seconds"]), str(each["requests"])]
+        + [number(each["uss_bytes"].get(role, 0) / 1e6) for role in roles]
+        for each in readings
     ]
-    warm = next(each for each in readings if each["requests"] >= _WARM_UP_SHARE * document["requests"])
-    gains = ", ".join(
-        f"{role} {(readings[-1]['uss_bytes'][role] - warm['uss_bytes'].get(role, 0)) / 1e6:+.1f}" for role in roles
-    )
+    flat = [
+        [role, *(number(figures[name] / 1e6) for name in ("early", "late", "most")), verdict(figures)]
+        for role, figures in document["memory"].items()
+        if "early" in figures
+    ]
     head = f"{document['requests']} requests, {document['requests_per_second']:.0f} a second, "
     head += f"{document['failed']} failed, {document['left_in_the_middle']} left in the middle; "
     head += "MB of memory of their own (USS)"
-    after = f"Gained after the first {warm['requests']}: {gains} MB."
-    return f"{head}\n\n{table(['requests', *roles], rows)}\n\n{after}"
+    after = table(["MB, median", "second quarter", "last quarter", "most", "flat"], flat)
+    return f"{head}\n\n{table(['seconds', 'requests', *roles], rows)}\n\n{after}\n\n{RULE}"
 
 
 def panels(document: program.Document) -> list[Panel]:
-    """Memory over the requests."""
+    """Memory over time."""
     readings = document["readings"]
     series = {
-        role: [(each["requests"], each["uss_bytes"].get(role, 0) / 1e6) for each in readings]
+        role: [(each["seconds"], each["uss_bytes"].get(role, 0) / 1e6) for each in readings]
         for role in readings[-1]["uss_bytes"]
     }
-    return [Lines(title="memory (USS)", x_label="requests", y_label="MB", series=series)]
+    return [Lines(title="memory (USS)", x_label="seconds", y_label="MB", series=series)]

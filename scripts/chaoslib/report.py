@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from benchlib.flatness import RULE, verdict
+from benchlib.plot import Lines, Panel
 from benchlib.report import number, table
 
 
@@ -32,17 +34,30 @@ def _faults(document: dict[str, Any]) -> str:
 
 def _memory(document: dict[str, Any]) -> str:
     rows = [
-        [
-            site,
-            role,
-            *(number(figures[name] / 1e6) for name in ("early", "late", "most")),
-            "yes" if figures["is_flat"] else "NO",
-        ]
-        for site, roles in document["memory"].items()
-        for role, figures in roles.items()
+        [f"{site}: {kind}", *(number(figures[name] / 1e6) for name in ("early", "late", "most")), verdict(figures)]
+        for site, kinds in document["memory"].items()
+        for kind, figures in kinds.items()
         if "early" in figures
     ]
-    return table(["memory, MB", "of", "second quarter", "last quarter", "most", "flat"], rows)
+    if not rows:
+        return "Too short to say whether memory is flat."
+    columns = ["MB, median", "second quarter", "last quarter", "most", "flat"]
+    return f"{table(columns, rows)}\n\n{RULE}"
+
+
+def panels(document: dict[str, Any]) -> list[Panel]:
+    """Memory over time, a panel a site."""
+    return [
+        Lines(
+            title=f"{site}: memory",
+            x_label="seconds",
+            y_label="MB",
+            series={
+                kind: [(each["seconds"], each[kind] / 1e6) for each in readings] for kind in document["memory"][site]
+            },
+        )
+        for site, readings in document["memory_readings"].items()
+    ]
 
 
 def _findings(document: dict[str, Any]) -> str:

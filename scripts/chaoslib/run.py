@@ -10,13 +10,13 @@ from random import Random
 from time import monotonic
 from typing import Any
 
+from benchlib.flatness import flatness
 from benchlib.report import Progress
 
 from chaoslib import faults, fixed, site, victims
 from chaoslib.ask import Ask, Expected
 from chaoslib.faults import Hands
 from chaoslib.findings import Findings
-from chaoslib.flatness import flatness
 from chaoslib.generating import DIALECTS, Generating, calm
 from chaoslib.site import KEYS, Site
 from chaoslib.words import Texts
@@ -61,11 +61,14 @@ async def _left_behind(marker: str) -> list[str]:
 
 
 def _document(seen: Findings) -> dict[str, Any]:
-    memory = {name: {role: flatness(series, role) for role in victims.MEASURED} for name, series in seen.memory.items()}
-    for name, roles in memory.items():
-        for role, figures in roles.items():
-            if not figures["is_flat"]:
-                seen.found(name, f"the memory of {role} grows: {figures}")
+    memory = {
+        name: {kind: flatness([reading[kind] for _, reading in series]) for kind in victims.MEASURED}
+        for name, series in seen.memory.items()
+    }
+    for name, kinds in memory.items():
+        for kind, figures in kinds.items():
+            if figures["is_flat"] is False:
+                seen.found(name, f"the memory of the {kind}, grows: {figures}")
     outcomes: dict[str, dict[str, int]] = {}
     for (dialect, outcome), count in sorted(seen.outcomes.items()):
         outcomes.setdefault(dialect, {})[outcome] = count
@@ -75,6 +78,10 @@ def _document(seen: Findings) -> dict[str, Any]:
         "faults": seen.longest(),
         "slowest_seconds": seen.slowest,
         "memory": memory,
+        "memory_readings": {
+            name: [{"seconds": at - seen.began, **reading} for at, reading in series]
+            for name, series in seen.memory.items()
+        },
         "findings": seen.findings,
     }
 
