@@ -1,5 +1,6 @@
 """All that was seen in a run: each request's outcome, each fault and how long it was felt, and what must not be."""
 
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,7 @@ class Findings:
         """Something that must not be."""
         if len(self.findings) < _MOST_FINDINGS:
             self.findings.append(f"{monotonic() - self.began:.1f} s, {site}: {what}")
+            print(f"\nFOUND at {self.findings[-1]}", file=sys.stderr, flush=True)
 
     def fault(self, site: str, kind: str) -> None:
         self.faults.append(Fault(site, kind, monotonic()))

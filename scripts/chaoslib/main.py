@@ -18,7 +18,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chaos", description="Pools under mixed load while they are broken.")
     parser.add_argument("--seed", type=int, default=1, help="of the requests and the faults (default 1)")
     parser.add_argument(
-        "--minutes", type=positive_float, default=10.0, metavar="M", help="of load and faults (default 10)"
+        "--minutes", type=positive_float, default=10.0, metavar="M", help="of load and faults; default 10"
     )
     parser.add_argument("--sites", type=list_of(str), default=list(_SITES), help=f"default {','.join(_SITES)}")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what the pools and their faults wrote there")

@@ -57,6 +57,7 @@ def panels(document: dict[str, Any]) -> list[Panel]:
             },
         )
         for site, readings in document["memory_readings"].items()
+        for kinds in [document["memory"][site]]
     ]
 
 
