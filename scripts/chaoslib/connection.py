@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[tuple[Reply, asyncio.Future[Reply]]] = deque()
         self._parser = httptools.HttpResponseParser(self)
         self._transport: Any = None
-        self.opened = monotonic()
+        self.opened = 0.0
         self.port = 0
         self.served = 0
         self.closed = asyncio.get_running_loop().create_future()
@@ -52,6 +52,7 @@ class Connection(asyncio.Protocol):
     async def open(cls, host: str, port: int, *, pause_seconds: float = 0.0, resets: bool = False) -> "Connection":
         """`pause_seconds` between two reads makes a slow reader; `resets` leaves by RST. Raises OSError."""
         loop = asyncio.get_running_loop()
+        began = monotonic()
         sock = socket.socket()
         sock.setblocking(False)
         try:
@@ -65,6 +66,7 @@ class Connection(asyncio.Protocol):
         except BaseException:
             sock.close()
             raise
+        connection.opened = began  # not later: the API server may have it, and die, before we run again
         return connection
 
     @property
