@@ -181,6 +181,7 @@ class Core:
         self._arguments = arguments
         self._address = address
         self._forwarder = forwarder
+        self._speaking = asyncio.Lock()
         self.port = port
 
     @property
@@ -195,8 +196,9 @@ class Core:
     async def network(self, word: str) -> None:
         assert self._forwarder.stdin is not None
         assert self._forwarder.stdout is not None
-        self._forwarder.stdin.write(word.encode() + b"\n")
-        await self._forwarder.stdout.readline()
+        async with self._speaking:
+            self._forwarder.stdin.write(word.encode() + b"\n")
+            await self._forwarder.stdout.readline()
 
     async def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):
