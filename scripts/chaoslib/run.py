@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import logging
 import os
 import uuid
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from random import Random
@@ -25,6 +27,8 @@ _CLIENTS = {"generate": 14, "embed": 4, "remote": 5}
 _API_SERVERS = {"generate": 4, "embed": 2, "remote": 2}
 _MEMORY_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
+
+log = logging.getLogger("chaos")
 
 
 async def chaos(options: argparse.Namespace) -> dict[str, Any]:
@@ -95,6 +99,7 @@ class _Trial:
         self._seed = seed
         self._seconds = seconds
         self._progress = progress
+        self._tasks: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
         self._mended = asyncio.Event()  # nothing more is broken; clients go on
 
@@ -102,16 +107,23 @@ class _Trial:
         return Random(f"{self._seed}/{self._place.name}/{what}")
 
     async def run(self) -> None:
+        """To the end, whatever happens: a failure of our own is a finding too."""
+        try:
+            await self._try()
+        except Exception as error:
+            log.exception("the trial of %s failed", self._place.name)
+            self._seen.found(self._place.name, f"the trial itself failed: {error!r}")
+        finally:
+            self._mended.set()
+            self._over.set()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _try(self) -> None:
         asks = await self._fixed_asks()
-        kinds = faults.REMOTE if self._place.name == "remote" else faults.LOCAL
-        if self._place.name == "embed":  # its prompts set off no fault
-            kinds = {
-                kind: weight for kind, weight in kinds.items() if kind.split(", ")[-1] not in ("stall", "hang", "crash")
-            }
-        planned = faults.plan(self._rng("faults"), kinds, self._seconds)
-        clients = [asyncio.create_task(self._client(number, asks)) for number in range(_CLIENTS[self._place.name])]
-        watchers = [asyncio.create_task(watch()) for watch in (self._watch_strength, self._watch_memory)]
-        hands = asyncio.create_task(Hands(self._place, self._seen).carry_out(planned, self._mended))
+        planned = faults.plan(self._rng("faults"), self._kinds(), self._seconds)
+        clients = [self._start(self._client(number, asks)) for number in range(_CLIENTS[self._place.name])]
+        watchers = [self._start(watch()) for watch in (self._watch_strength, self._watch_memory)]
+        hands = self._start(Hands(self._place, self._seen).carry_out(planned, self._mended))
         await asyncio.sleep(self._seconds)
         self._mended.set()
         await hands
@@ -120,6 +132,17 @@ class _Trial:
         await asyncio.gather(*clients, *watchers)
         await self._calm(asks)
         await self._place.quieten()
+
+    def _kinds(self) -> Mapping[str, int]:
+        if self._place.name == "remote":
+            return faults.REMOTE
+        by_prompt = ("stall", "hang", "crash") if self._place.name == "embed" else ()  # its prompts set off none
+        return {kind: weight for kind, weight in faults.LOCAL.items() if kind.split(", ")[-1] not in by_prompt}
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
 
     async def _fixed_asks(self) -> list[Ask]:
         """With what they are answered now, before anything is broken."""
