@@ -117,11 +117,13 @@ class Connection(HttpToolsProtocol):
         return not self._lingering and (self._phase is _HEAD or self._answering is not None)
 
     def retire(self) -> None:
-        """Take no request after the next answer. An idle connection is closed by a later sweep, not now: a request
-        that is on its way would meet a reset."""
+        """Take no request after the next answer that begins. An idle connection is closed by a later sweep, not now: a
+        request that is on its way would meet a reset. So would the one that follows an answer whose head has left: it
+        did not say that the connection will close."""
         self._retiring = True
         if self._answering is not None:
-            self.cycle.keep_alive = False  # the newest: those before it are still answered
+            if not self.cycle.response_started:
+                self.cycle.keep_alive = False  # the newest: those before it are still answered
         elif self._phase is _NOTHING:
             self._since = time.monotonic()  # the grace begins now, also for one that has been idle for long
 

@@ -25,6 +25,8 @@ class Reply:
     body: bytearray = field(default_factory=bytearray)
     complete: bool = False
     left: bool = False
+    number: int = 1
+    """Of the requests on its connection."""
     began: float = field(default_factory=monotonic)
     ended: float = 0.0
 
@@ -76,7 +78,7 @@ class Connection(asyncio.Protocol):
     def send(self, request: bytes, leave_after: int | None = None) -> "asyncio.Future[Reply]":
         """Write a request; the future is done when its reply has ended, one way or another."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting.append((Reply(leave_after), future))
+        self._waiting.append((Reply(leave_after, number=self.served + len(self._waiting) + 1), future))
         if not self.is_open:
             self._end_all()
         else:

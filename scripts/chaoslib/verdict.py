@@ -61,7 +61,9 @@ def _of_break(reply: Reply, said: Said, *, was_doomed: bool) -> Verdict:
     if was_doomed:
         return Verdict("lost with its API server", None, said)
     got = f"after {len(reply.body)} bytes of a {reply.status}" if reply.status else "without an answer"
-    return Verdict("lost", f"the connection was lost {got}, and its API server was not killed")
+    seconds = reply.ended - reply.began
+    what = f"the connection was lost {got}, {seconds:.3f} s after request {reply.number} on it was sent"
+    return Verdict("lost", f"{what}, and its API server was not killed")
 
 
 def _difference(ask: Ask, said: Said, *, whole: bool) -> str | None:

@@ -1,5 +1,6 @@
 """Stopping: what runs finishes, or is told; what is new is refused; the exit code is 0."""
 
+import json
 import os
 import pty
 import signal
@@ -139,6 +140,24 @@ def test_an_idle_connection_may_still_bring_its_next_request(start_pool: StartPo
         assert (answer.status, answer.getheader("connection")) == (503, "close")
         assert len(text_of(stream.events())) == 100
         assert pool.process.wait(5) == 0
+
+
+@pytest.mark.parametrize("whose", ["the pool's", "one API server's"])
+def test_a_connection_whose_stream_was_running_may_still_bring_its_next_request(
+    start_pool: StartPool, whose: str
+) -> None:
+    """Its head left before the drain, without a word of closing: so the client may rely on the connection."""
+    with start_pool("--api-server-count", "1", engine=STEPS) as pool, KeptConnection(pool.url) as connection:
+        connection.request("POST", "/v1/chat/completions", json.dumps(chat(40)), {"content-type": "application/json"})
+        response = connection.getresponse()
+        assert response.getheader("connection") is None
+        (worker,) = pool.worker_pids()
+        os.kill(pool.process.pid if whose == "the pool's" else worker, signal.SIGTERM)
+        wait_for(lambda: "draining:" in pool.log or "told to stop" in pool.log, what="the drain")
+        assert response.read().endswith(b"data: [DONE]\n\n")
+        assert connection.get("/version").getheader("connection") == "close"
+        if whose == "the pool's":
+            assert pool.process.wait(5) == 0
 
 
 def test_during_the_delay_the_pool_is_not_ready_but_still_serves(start_pool: StartPool) -> None:
