@@ -5,7 +5,6 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from time import monotonic
 from typing import Protocol
 
 from chaoslib import victims
@@ -93,14 +92,16 @@ class Hands:
         self._later: set[asyncio.Task[None]] = set()
 
     async def carry_out(self, planned: list[Planned], until: asyncio.Event) -> None:
-        began = monotonic()
+        """In that order and with those gaps; what takes long to do, moves all that follows."""
+        before = 0.0
         for each in planned:
             try:
-                await asyncio.wait_for(until.wait(), max(0.01, began + each.at - monotonic()))
+                await asyncio.wait_for(until.wait(), each.at - before)
                 break
             except TimeoutError:
                 self._seen.fault(self._place.name, each.kind)
                 await self._do(each)
+                before = each.at
         await asyncio.gather(*self._later)
 
     async def _do(self, planned: Planned) -> None:

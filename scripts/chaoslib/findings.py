@@ -4,7 +4,9 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from time import monotonic
+from typing import Any
 
 _MOST_FINDINGS = 200
 _FELT_SECONDS = 2.5
@@ -52,32 +54,40 @@ class Findings:
         """What was done, with the seconds since the run began."""
         (directory / "faults.log").write_text("".join(self.story), encoding="utf-8")
 
-    def longest(self) -> dict[str, dict[str, float | int | None]]:
-        """Of each kind of fault: how many, and the longest until a request that began after it succeeded, and until
-        the whole pool served again. None if that was not seen."""
-        rows: dict[str, dict[str, float | int | None]] = {}
+    def outages(self) -> dict[str, dict[str, Any]]:
+        """Of each site and kind of fault: how many, and the median and the longest time until a request that began
+        after it succeeded, and until the whole pool served again. Those that were not over at the end do not count."""
+        by_kind: dict[str, list[Fault]] = {}
         for fault in self.faults:
-            row = rows.setdefault(fault.kind, {"count": 0, "to_success": 0.0, "to_full_strength": 0.0})
-            row["count"] = (row["count"] or 0) + 1
-            ends = [end for began, end in self.successes.get(fault.site, ()) if began >= fault.at]
-            _keep_longest(row, "to_success", min(ends, default=None), fault.at)
-            _keep_longest(row, "to_full_strength", self._whole_again(fault), fault.at)
-        return rows
+            by_kind.setdefault(f"{fault.site}: {fault.kind}", []).append(fault)
+        return {
+            kind: {
+                "count": len(faults),
+                "to_success": _summary([self._success_after(fault) for fault in faults]),
+                "to_full_strength": _summary([self._whole_again(fault) for fault in faults]),
+            }
+            for kind, faults in sorted(by_kind.items())
+        }
+
+    def _success_after(self, fault: Fault) -> float | None:
+        """Seconds."""
+        ends = [end for began, end in self.successes.get(fault.site, ()) if began >= fault.at]
+        return min(ends) - fault.at if ends else None
 
     def _whole_again(self, fault: Fault) -> float | None:
-        """When it was first seen whole after it was not; at once, if nothing was seen within two seconds."""
+        """Seconds until it was first seen whole after it was not; none, if nothing was seen within two of them."""
         was_less = False
         for at, is_whole in self.strengths.get(fault.site, ()):
             if at <= fault.at:
                 continue
             was_less = was_less or not is_whole
             if is_whole and was_less:
-                return at
+                return at - fault.at
             if not was_less and at > fault.at + _FELT_SECONDS:
-                return fault.at
+                return 0.0
         return None
 
 
-def _keep_longest(row: dict[str, float | int | None], name: str, end: float | None, began: float) -> None:
-    before = row[name]
-    row[name] = None if end is None or before is None else max(before, end - began)
+def _summary(seconds: list[float | None]) -> dict[str, float | None]:
+    known = [each for each in seconds if each is not None]
+    return {"median": median(known) if known else None, "longest": max(known, default=None)}

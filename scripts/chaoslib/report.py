@@ -6,6 +6,8 @@ from benchlib.flatness import RULE, verdict
 from benchlib.plot import Lines, Panel
 from benchlib.report import number, table
 
+_ENDS = ("to_success", "to_full_strength")
+
 
 def render(document: dict[str, Any]) -> str:
     """Requests by dialect and outcome, faults by kind, memory, findings."""
@@ -26,10 +28,11 @@ def _outcomes(document: dict[str, Any]) -> str:
 
 def _faults(document: dict[str, Any]) -> str:
     rows = [
-        [kind, str(row["count"]), number(row["to_success"]), number(row["to_full_strength"])]
-        for kind, row in sorted(document["faults"].items())
+        [kind, str(row["count"]), *(number(row[end][which]) for end in _ENDS for which in ("median", "longest"))]
+        for kind, row in document["faults"].items()
     ]
-    return table(["fault", "times", "longest to a success, s", "longest to full strength, s"], rows)
+    columns = ["to a success, s: median", "longest", "to full strength, s: median", "longest"]
+    return table(["fault", "times", *columns], rows)
 
 
 def _memory(document: dict[str, Any]) -> str:

@@ -79,7 +79,7 @@ def _document(seen: Findings) -> dict[str, Any]:
     return {
         "requests": sum(seen.outcomes.values()),
         "outcomes": outcomes,
-        "faults": seen.longest(),
+        "faults": seen.outages(),
         "slowest_seconds": seen.slowest,
         "memory": memory,
         "memory_readings": {

@@ -151,10 +151,10 @@ def test_an_outage_lasts_until_a_request_that_began_after_it_succeeds() -> None:
     at = seen.faults[0].at
     seen.successes["here"] = [(at - 1, at + 0.1), (at + 0.2, at + 0.7), (at + 0.3, at + 0.5)]
     seen.strengths["here"] = [(at - 0.1, True), (at + 0.1, False), (at + 0.4, True)]
-    (row,) = seen.longest().values()
-    assert row == {"count": 1, "to_success": pytest.approx(0.5), "to_full_strength": pytest.approx(0.4)}
+    half, less = ({"median": pytest.approx(seconds), "longest": pytest.approx(seconds)} for seconds in (0.5, 0.4))
+    assert seen.outages() == {"here: kill": {"count": 1, "to_success": half, "to_full_strength": less}}
     seen.fault("there", "kill")
-    assert seen.longest()["kill"]["to_success"] is None
+    assert seen.outages()["there: kill"]["to_success"] == {"median": None, "longest": None}
 
 
 def test_memory_is_flat_if_it_does_not_grow_after_the_warm_up() -> None:
