@@ -67,9 +67,12 @@ FULL: dict[str, dict[str, Any]] = {
 def places(document: Any, at: Place = ()) -> Iterator[Place]:
     """Every place in it, from the outermost on."""
     yield at
-    entries = document.items() if isinstance(document, dict) else enumerate(document)
-    for key, value in entries if isinstance(document, dict | list) else ():
-        yield from places(value, (*at, key))
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield from places(value, (*at, key))
+    elif isinstance(document, list):
+        for number, value in enumerate(document):
+            yield from places(value, (*at, number))
 
 
 def with_value(document: dict[str, Any], place: Place, value: bytes, **more: Any) -> bytes:

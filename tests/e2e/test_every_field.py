@@ -1,12 +1,16 @@
 """Rules of input that hold in every place of every route's body; a route that is added is tested the day it comes."""
 
+import json
+from typing import Any
+
 import httpx
 import pytest
 
 from apiserver.http.app import DIALECTS
 from tests.e2e.full_requests import FULL, places, with_value
-from tests.e2e.refusals import post
+from tests.e2e.refusals import CONTEXT, cpu_seconds, post
 from tests.e2e.test_every_route import EMBEDDING, RESPONSES, WITHOUT_GOOD, assert_refused, client_of
+from tests.pool import Pool
 
 pytestmark = pytest.mark.e2e
 
@@ -87,3 +91,37 @@ def test_what_is_refused_is_refused_before_a_stream_begins(echo_client: httpx.Cl
             if streamed.status_code == 200:
                 assert streamed.headers["content-type"].startswith("text/event-stream")
                 assert not any(line.startswith('data: {"error"') for line in streamed.text.splitlines())
+
+
+def numbered(tool: dict[str, Any], number: int) -> dict[str, Any]:
+    return json.loads(json.dumps(tool).replace('"look"', f'"look{number}"'))
+
+
+@pytest.mark.parametrize("path", sorted(path for path, body in FULL.items() if "tools" in body))
+def test_tools_are_counted_before_any_of_them_is_looked_at(
+    echo_pool: Pool, echo_client: httpx.Client, path: str
+) -> None:
+    """Each was once looked up among the names of all: the square of what a body has room for is minutes."""
+    tools = [numbered(FULL[path]["tools"][0], number) for number in range(50_000)]
+    began = cpu_seconds(echo_pool)
+    response = post(echo_client, path, {**FULL[path], "tools": tools})
+    assert "50000 tools; at most 1024" in assert_refused(response, path, 400)
+    assert cpu_seconds(echo_pool) - began < 10
+    some = post(echo_client, path, {**FULL[path], "tools": tools[:500]})
+    assert some.status_code == 200, some.text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "says"),
+    [
+        ("/v1/decisions", {"questions": [{"type": "x", "instructions": "a"}] * 2049}, "1 to 2048 questions"),
+        ("/v1/decisions", {"questions": [{"type": "x", "id": "a"}] * 2049}, "1 to 2048 questions"),
+        ("/v1/systemone", {"questions": {str(n): {"type": "x"} for n in range(2049)}}, "1 to 2048 questions"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}] * (CONTEXT + 1)}, "fewer than the items"),
+    ],
+)
+def test_questions_and_items_are_counted_before_any_of_them_is_looked_at(
+    echo_client: httpx.Client, path: str, fields: dict[str, Any], says: str
+) -> None:
+    response = post(echo_client, path, {**FULL[path], **fields})
+    assert says in assert_refused(response, path, 400)
