@@ -275,4 +275,12 @@ class Result:
 
     @property
     def cached_tokens(self) -> int:
-        return sum(choice.finished.cached_tokens for choice in self.choices.values() if choice.finished is not None)
+        """As with the prompts, once for each: what its choices found in the cache, the least of them, for the others
+        found what the first had left there."""
+        per_prompt = max(1, len(self.choices) // max(1, len(self.prompts)))
+        least: dict[int, int] = {}
+        for index, choice in self.choices.items():
+            if choice.finished is not None:
+                prompt, cached = index // per_prompt, choice.finished.cached_tokens
+                least[prompt] = min(cached, least.get(prompt, cached))
+        return sum(least.values())

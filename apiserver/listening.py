@@ -22,10 +22,14 @@ def bind(listen: ListenSettings) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((listen.host, listen.port))
         listener.listen(listen.backlog)
-    except OSError as error:
+    except (
+        OSError,
+        OverflowError,
+    ) as error:  # a name that does not resolve, a path that is too long, a port beyond all
         listener.close()
         where = listen.uds or f"{listen.host}:{listen.port}"
-        raise LaunchError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise LaunchError(f"cannot listen on {where}: {why}") from error
     return listener
 
 

@@ -110,24 +110,35 @@ def _read(path: Path) -> bytes:
     return keys[0]
 
 
+def _state(entry: "os.DirEntry[str]") -> tuple[int, int, int]:
+    """What changes when the file does; nothing of one that is gone in this moment, or leads nowhere."""
+    try:
+        status = entry.stat()
+    except OSError:
+        return 0, 0, 0
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 @dataclass
 class AllowList:
-    """The public keys in a directory, by key; read again when the directory has changed."""
+    """The public keys in a directory, by key; read again when a file of it has changed, also in its place: a key that
+    was replaced must not get in any more."""
 
     directory: Path
 
     def __post_init__(self) -> None:
-        self._changed_at = -1
+        self._seen: object = None
         self._names: Mapping[bytes, str] = {}
 
     def names(self) -> Mapping[bytes, str]:
         """Who may connect: the name that each key's file has. Raises KeyProblem."""
         try:
-            changed_at = self.directory.stat().st_mtime_ns
+            with os.scandir(self.directory) as entries:
+                seen = {entry.name: _state(entry) for entry in entries}
         except OSError as error:
             raise KeyProblem(f"cannot read {self.directory}: {os.strerror(error.errno or 0)}") from error
-        if changed_at != self._changed_at:
-            self._changed_at = changed_at
+        if seen != self._seen:
+            self._seen = seen
             self._names = dict(self._read_all())
         return self._names
 
@@ -136,5 +147,5 @@ class AllowList:
             try:
                 yield _read(path), path.stem
             except KeyProblem as error:  # maybe half copied, so it is looked at again; the others are not to blame
-                self._changed_at = -1
+                self._seen = None
                 log.error("%s", error)

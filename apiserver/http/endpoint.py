@@ -107,8 +107,8 @@ async def _stream(sink: Sink, exchange: OpenExchange, events: Events, watch: "Wa
     result = Result()
     first = await anext(events)  # a refusal still gets its status: no header has left
     await sink.start_stream([("server-timing", watch.timings.header_at_start())] if tells_timing else ())
-    await _write(sink, exchange, first, result, watch)
     try:
+        await _write(sink, exchange, first, result, watch)
         async for batch in events:
             await _write(sink, exchange, batch, result, watch)
         last = list(exchange.last_chunks(result))

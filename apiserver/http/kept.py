@@ -132,6 +132,11 @@ class Run:
             self._refusal = error
             self._begun.set()
 
+    def abandon(self) -> None:
+        """Its maker has stopped, wherever that was: nobody waits for it any longer."""
+        self.refuse(Internal("Internal error."))  # to nobody, unless something went wrong
+        self._tell()
+
     async def respond(
         self,
         status: int,

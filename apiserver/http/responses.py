@@ -108,7 +108,7 @@ class Responses:
             del self._running[exchange.id]
             if record.is_open:
                 await record.give_up()
-            run.refuse(Internal("Internal error."))  # to nobody, unless something went wrong
+            run.abandon()
 
     async def _past(self, fields: ResponseFields) -> Past:
         """What the store has for this request. Raises InvalidRequest where that is not (all) there."""

@@ -109,7 +109,7 @@ class Pipeline:
                         for answer in answers:
                             index = indexes.pop(answer.request_id)
                             if type(answer) is not Embedding:
-                                raise _failure(answer, f"input[{index}]")
+                                raise _failure(answer, job.prompts[index].param)
                             timings.queue = max(timings.queue, answer.queued_seconds)
                             events.append(Embedded(index, answer.vector))
                         timings.engine = time.perf_counter() - submitted - timings.queue

@@ -52,7 +52,9 @@ class Apart:
         """One token and the text that it added. Nothing may follow once the stop checker has its match."""
         self._token_ids.append(token_id)
         if logprob is not None:
-            self._logprobs = [*(self._logprobs or ()), logprob]
+            if self._logprobs is None:
+                self._logprobs = []
+            self._logprobs.append(logprob)
         if text:
             for piece in self._parser.feed(text):
                 self._add(piece, may_end)
@@ -113,7 +115,10 @@ class Apart:
             piece.token_ids += self._token_ids
             self._token_ids = []
         if self._logprobs is not None:
-            piece.logprobs = [*(piece.logprobs or ()), *self._logprobs]
+            if piece.logprobs is None:
+                piece.logprobs = self._logprobs
+            else:
+                piece.logprobs += self._logprobs
             self._logprobs = None
 
     def _delta(self, piece: Piece) -> Delta:

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from apiserver.errors import InvalidRequest, shown
-from apiserver.protocol.tool_use import ToolChoice
+from apiserver.protocol.tool_use import ToolChoice, check_tool_count
 
 _CHOICE = "none, auto, required, a named function or allowed_tools"
 
@@ -14,6 +14,7 @@ def read_tools(
     """The tools that may be called, and the choice. Raises InvalidRequest naming what is wrong."""
     if tools is not None and not tools:
         raise InvalidRequest("tools must not be an empty list.", param="tools")
+    check_tool_count(tools)
     for number, tool in enumerate(tools or ()):
         _check_tool(tool, f"tools[{number}]")
     match choice:

@@ -7,7 +7,7 @@ job, so that many of them cost what many prompts cost.
 
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Literal
 
 import msgspec
@@ -77,13 +77,17 @@ def read(logprobs: Sequence[float], temperature: float = 1.0) -> Reading:
     return Reading([weight / total for weight in weights], math.fsum(map(math.exp, logprobs)))
 
 
-def decision_job(
-    state: str, questions: Sequence[Question], card: Card, variables: Mapping[str, Any], priority: int = 0
-) -> ScoreJob:
-    """One prompt a question: the state first, so that engines with a prefix cache compute it once."""
+def check_questions(questions: Sized, card: Card) -> None:
+    """How many there are, before any of them is looked at. Raises InvalidRequest."""
     most = card.limits.max_batch_prompts
     if not 1 <= len(questions) <= most:
         raise InvalidRequest(f"questions must hold 1 to {most} questions, not {len(questions)}.", param="questions")
+
+
+def decision_job(
+    state: str, questions: Sequence[Question], variables: Mapping[str, Any], priority: int = 0
+) -> ScoreJob:
+    """One prompt a question: the state first, so that engines with a prefix cache compute it once."""
     kwargs = {**THINKING_OFF, **variables}
     return ScoreJob(
         prompts=[

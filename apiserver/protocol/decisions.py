@@ -15,6 +15,7 @@ from apiserver.protocol.deciding import (
     Question,
     Reading,
     check_options,
+    check_questions,
     decision_job,
     read,
 )
@@ -68,9 +69,10 @@ class Decisions(Unary):
         self._model = card.resolve(fields.model)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         self._asked = fields.questions
+        check_questions(fields.questions, card)
         questions = [_question(asked, f"questions[{number}]") for number, asked in enumerate(fields.questions)]
         state = input_text(fields.input)
-        self._job = decision_job(state, questions, card, fields.chat_template_kwargs or {}, fields.priority or 0)
+        self._job = decision_job(state, questions, fields.chat_template_kwargs or {}, fields.priority or 0)
 
     @property
     def job(self) -> ScoreJob:

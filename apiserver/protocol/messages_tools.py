@@ -5,11 +5,12 @@ from typing import Any
 from apiserver.card import Card
 from apiserver.errors import InvalidRequest, shown
 from apiserver.protocol.messages_fields import Choice, Tool
-from apiserver.protocol.tool_use import ToolChoice, ToolUse, use_tools
+from apiserver.protocol.tool_use import ToolChoice, ToolUse, check_tool_count, use_tools
 
 
 def tool_use(tools: list[Tool] | None, choice: Choice | None, card: Card, *, thinking: bool | None) -> ToolUse:
     """Raises InvalidRequest naming the tool, or the part of the choice, that cannot be honoured."""
+    check_tool_count(tools)
     functions = [_function(tool, f"tools[{number}]") for number, tool in enumerate(tools or ())]
     _check_unique(functions)
     parallel = choice is None or not choice.disable_parallel_tool_use

@@ -18,11 +18,13 @@ class ParseFields(msgspec.Struct, kw_only=True):
     text: str
     tools: list[dict[str, Any]]
     tool_call_parser: str | None = None
+    model: str | None = None
 
 
 class SeparateFields(msgspec.Struct, kw_only=True):
     text: str
     reasoning_parser: str | None = None
+    model: str | None = None
 
 
 _parse_decoder = msgspec.json.Decoder(ParseFields)
@@ -38,6 +40,7 @@ class ParseFunctionCall(Unary):
         fields = decode(raw, _parse_decoder)
         if card.strict_fields:
             refuse_unknown(raw, ParseFields)
+        card.resolve(fields.model)
         tools, _ = read_tools(fields.tools, None)
         name = _parser(fields.tool_call_parser, card.tool_call_parser, "tool_call_parser")
         self._names = [tool["function"]["name"] for tool in tools or ()]
@@ -73,6 +76,7 @@ class SeparateReasoning(Unary):
         fields = decode(raw, _separate_decoder)
         if card.strict_fields:
             refuse_unknown(raw, SeparateFields)
+        card.resolve(fields.model)
         name = _parser(fields.reasoning_parser, card.reasoning_parser, "reasoning_parser")
         self._job = ParseJob(fields.text, Structure(reasoning=name), "reasoning_parser")
 

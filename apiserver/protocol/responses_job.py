@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from apiserver.card import Card
-from apiserver.errors import ContextLengthExceeded, InvalidRequest, shown
+from apiserver.errors import InvalidRequest, shown
 from apiserver.protocol.constraints import Constraint, schema_text
 from apiserver.protocol.conversation import effort_variables
 from apiserver.protocol.decoding import check_range
 from apiserver.protocol.responses_conversation import conversation
 from apiserver.protocol.responses_input import Item
-from apiserver.protocol.responses_request import LOGPROBS, ResponseFields, TextConfig
+from apiserver.protocol.responses_request import LOGPROBS, ResponseFields, TextConfig, check_item_count
 from apiserver.protocol.responses_tools import Tools
 from apiserver.protocol.sampling import cache_salt, check_logprobs, sampling_params, stop_strings
 from apiserver.protocol.tool_use import ToolUse, use_tools
@@ -51,13 +51,7 @@ def response_job(
 
 
 def _chat(fields: ResponseFields, items: Sequence[Item], card: Card, use: ToolUse, variables: dict[str, Any]) -> Chat:
-    if len(items) > card.max_model_len:
-        # Every item costs a token at least; a million of them would keep the template busy for seconds.
-        raise ContextLengthExceeded(
-            f"This model's maximum context length is {card.max_model_len} tokens, fewer than the items of the "
-            f"conversation ({len(items)}).",
-            param="input",
-        )
+    check_item_count(len(items), card)
     return Chat(conversation(items, fields.instructions), param="input", tools=use.tools, variables=variables)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from apiserver.card import Card
-from apiserver.errors import InvalidRequest, shown
+from apiserver.errors import ContextLengthExceeded, InvalidRequest, shown
 from apiserver.protocol.conversation import MULTIMODAL
 from apiserver.protocol.decoding import check_length, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.generation_fields import HARMLESS, IGNORED, SamplingFields
@@ -124,9 +124,22 @@ def read_response(raw: bytes, card: Card) -> ResponseFields:
     refuse_unsupported(fields, HARMLESS_IN_RESPONSES)
     if fields.input is None:
         raise InvalidRequest("input is required: a text, or a list of items.", param="input")
+    if not isinstance(fields.input, str):
+        check_item_count(len(fields.input), card)
     _check_metadata(fields.metadata)
     _check_words(fields)
     return fields
+
+
+def check_item_count(count: int, card: Card) -> None:
+    """Every item costs a token at least; a million of them, or of references, would keep template and store busy for
+    seconds. Raises ContextLengthExceeded."""
+    if count > card.max_model_len:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {card.max_model_len} tokens, fewer than the items of the "
+            f"conversation ({count}).",
+            param="input",
+        )
 
 
 def _check_metadata(metadata: dict[str, str] | None) -> None:

@@ -1,9 +1,10 @@
 """A response's tools and its choice among them: the Responses API's flat form, turned into chat's for the template."""
 
+from collections.abc import Set
 from typing import Any, NamedTuple, cast
 
 from apiserver.errors import InvalidRequest, shown
-from apiserver.protocol.tool_use import ToolChoice
+from apiserver.protocol.tool_use import ToolChoice, check_tool_count
 
 _MOST_NAME = 128
 
@@ -23,8 +24,9 @@ class Tools(NamedTuple):
 
 def read_tools(tools: list[Tool] | None, choice: Choice) -> Tools:
     """Raises InvalidRequest with the path of a tool that is no function, or a choice that is none."""
+    check_tool_count(tools)
     sent = [_read_tool(tool, f"tools[{number}]") for number, tool in enumerate(tools or ())]
-    names = [tool["name"] for tool in sent]
+    names = {tool["name"] for tool in sent}
     match choice:
         case None | "auto":
             chosen = ToolChoice("auto")
@@ -46,19 +48,20 @@ def read_tools(tools: list[Tool] | None, choice: Choice) -> Tools:
     return Tools(sent, [_in_chat_form(tool) for tool in sent if tool["name"] in names], chosen)
 
 
-def _allowed(allowed: list[Any], names: list[str]) -> list[str]:
+def _allowed(allowed: list[Any], names: Set[str]) -> set[str]:
     """The names of the tools that may be called; the others are kept from the model."""
-    found: list[str] = []
+    check_tool_count(allowed, "tool_choice.tools")
+    found: set[str] = set()
     for number, tool in enumerate(allowed):
         where = f"tool_choice.tools[{number}]"
         if not isinstance(tool, dict) or cast(Tool, tool).get("type") != "function":
             raise InvalidRequest(f"{where} must be a function's type and name.", param=where)
-        found.append(_known(cast(Tool, tool).get("name"), names, f"{where}.name"))
+        found.add(_known(cast(Tool, tool).get("name"), names, f"{where}.name"))
     return found
 
 
-def _known(name: Any, names: list[str], param: str) -> str:
-    if name not in names:
+def _known(name: Any, names: Set[str], param: str) -> str:
+    if not isinstance(name, str) or name not in names:
         raise InvalidRequest(f"{param} is {shown(name)}, which is none of the tools.", param=param)
     return name
 

@@ -15,6 +15,7 @@ from apiserver.protocol.deciding import (
     Question,
     as_text,
     check_options,
+    check_questions,
     decision_job,
     read,
 )
@@ -76,12 +77,13 @@ class SGLangDecisions(Unary):
             raise InvalidRequest("input must not be blank.", param="input")
         self._temperature = 1.0 if fields.temperature is None else fields.temperature
         self._with_ids = bool(fields.return_prompt_token_ids)
+        check_questions(fields.questions, card)
         self._ids = [asked.id for asked in fields.questions]
         if len(set(self._ids)) < len(self._ids):
             raise InvalidRequest("questions holds an id twice.", param="questions")
         self._questions = [_question(asked, f"questions[{n}]") for n, asked in enumerate(fields.questions)]
         variables = fields.chat_template_kwargs or {}
-        self._job = decision_job(as_text(fields.input), self._questions, card, variables, fields.priority or 0)
+        self._job = decision_job(as_text(fields.input), self._questions, variables, fields.priority or 0)
 
     @property
     def job(self) -> ScoreJob:

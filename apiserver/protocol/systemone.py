@@ -16,6 +16,7 @@ from apiserver.protocol.deciding import (
     Reading,
     as_text,
     check_options,
+    check_questions,
     decision_job,
     read,
 )
@@ -53,10 +54,11 @@ class SystemOne(Unary):
             refuse_unknown(raw, SystemOneFields, IGNORED_IN_SYSTEMONE)
         self._model = card.resolve(fields.model)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
+        check_questions(fields.questions, card)
         named = {name: _question(asked, f"questions.{name}") for name, asked in fields.questions.items()}
         self._questions = named
         state, variables = as_text(fields.state), fields.chat_template_kwargs or {}
-        self._job = decision_job(state, list(named.values()), card, variables, fields.priority or 0)
+        self._job = decision_job(state, list(named.values()), variables, fields.priority or 0)
 
     @property
     def job(self) -> ScoreJob:

@@ -4,6 +4,7 @@ A dialect turns its own form of tools into OpenAI's, and its own form of the cho
 the two is said here, once.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -13,6 +14,9 @@ from apiserver.errors import InvalidRequest, shown
 from apiserver.protocol.constraints import Constraint
 from apiserver.protocol.schema_check import check_schema
 from apiserver.requests import FORCED_CALL, FORCED_CALLS, Structure
+
+MOST_TOOLS = 1024
+"""Of one request; each is looked at by itself, and shown to the template."""
 
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -34,6 +38,12 @@ class ToolUse(NamedTuple):
     """How the answer is read."""
     constraint: Constraint | None
     """What the answer must match, for a choice that says that a tool must be called."""
+
+
+def check_tool_count(tools: Sequence[Any] | None, param: str = "tools") -> None:
+    """Before any work on them: a body has room for hundreds of thousands. Raises InvalidRequest."""
+    if tools is not None and len(tools) > MOST_TOOLS:
+        raise InvalidRequest(f"{param} has {len(tools)} tools; at most {MOST_TOOLS} are allowed.", param=param)
 
 
 def use_tools(

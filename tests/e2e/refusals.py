@@ -16,6 +16,7 @@ LABELS = {"query": "Hi", "items": ["a"], "label_token_ids": [1, 2]}
 RANKING = {"query": "Hi", "documents": ["a", "b"]}
 GENERATING = (CHAT, COMPLETIONS)
 HI = [{"role": "user", "content": "Hi"}]
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 GOOD: dict[str, dict[str, Any]] = {
     CHAT: {"messages": HI, "max_tokens": 5},
     COMPLETIONS: {"prompt": "Hi", "max_tokens": 5},
@@ -29,6 +30,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/tokenize": {"prompt": "Hi"},
     "/v1/detokenize": {"tokens": [72, 105]},
     "/invocations": {"messages": HI, "max_tokens": 5},
+    "/v1/messages": {"model": "sim", "messages": HI, "max_tokens": 5},
+    "/v1/messages/count_tokens": {"model": "sim", "messages": HI},
+    "/v1/responses": {"model": "sim", "input": "Hi", "max_output_tokens": 16},
+    "/parse_function_call": {"text": "Hi", "tool_call_parser": "hermes", "tools": [TOOL]},
+    "/separate_reasoning": {"text": "Hi", "reasoning_parser": "deepseek-r1"},
     "/v1/decisions": {"model": "sim", "input": "Hi", "questions": [DECIDING]},
     "/v1/systemone": {"state": "Hi", "questions": {"q": {"type": "choice", "criteria": {"a": None, "b": None}}}},
     "/v1/score": LABELS,

@@ -253,6 +253,18 @@ def test_a_line_break_in_a_path_forges_no_line_of_the_access_log(guarded_pool: P
     assert "INFO forged" not in guarded_pool.log
 
 
+def test_probes_are_in_no_access_log_and_requests_are_without_their_text(guarded_pool: Pool) -> None:  # vllm#29023
+    for path in sorted(OPEN):
+        guarded_pool.client.get(path)
+    secret = {"messages": [{"role": "user", "content": "a text of somebody's"}]}
+    body, headers = json.dumps(secret), {"content-type": "application/json", "x-request-id": "the-one", **bearer(KEY)}
+    assert guarded_pool.client.post("/v1/chat/completions", content=body, headers=headers).status_code == 200
+    wait_for(lambda: "the-one POST" in guarded_pool.log, what="the request's line in the log")
+    assert "/v1/chat/completions 200" in guarded_pool.log
+    assert not any(f"{path} 2" in guarded_pool.log for path in OPEN)
+    assert "a text of somebody's" not in guarded_pool.log
+
+
 # ---- CORS (vllm#4862) ----------------------------------------------------------------------------------------------
 
 

@@ -180,6 +180,15 @@ def test_a_probe_goes_through_the_engine(pool: Pool, embed_pool: Pool) -> None:
         assert error_of(ask(pool, "GET", f"/health_generate?timeout={text}"))["param"] == "timeout"
 
 
+def test_probes_that_had_no_answer_in_time_leave_nothing_in_the_engine(start_pool: Any) -> None:  # sglang#35884
+    with start_pool("--api-server-count", "1", engine=["--step-ms", "60000", "--max-running", "1"]) as pool:
+        for _ in range(5):
+            response = pool.get("/health_generate?timeout=0.1")
+            assert response.status_code == 503
+            assert "no answer within 0.1 s" in response.json()["status"]
+        pool.wait_idle(2)
+
+
 def test_a_probe_tells_when_the_engine_fails_at_it(start_pool: Any) -> None:
     engine = ["--fault", "error:0:0"]  # the probe's own token
     with start_pool("--api-server-count", "1", engine=engine) as faulty:

@@ -12,6 +12,9 @@ from tests.pool import Pool
 
 pytestmark = pytest.mark.e2e
 
+RENDERING = [CHAT, "/v1/chat/completions/render", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
+RENDERING += ["/v1/decisions", "/v1/systemone", "/invocations"]
+
 
 @pytest.mark.parametrize("path", [CHAT, TOKENIZE])
 @pytest.mark.parametrize(
@@ -89,9 +92,9 @@ def test_a_chat_without_messages_is_a_400(echo_client: httpx.Client) -> None:
             "JSON schema",
         ),
         ({"tool_choice": "auto"}, "tool_choice", "no tools"),
-        ({"tool_choice": "required"}, "tool_choice", "no tools"),
-        ({"tool_choice": "sometimes"}, "tool_choice", "not sometimes"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "no tools"),
+        ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
+        ({"tool_choice": "sometimes"}, "tool_choice", "must be none, auto, required"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "there are no tools"),
         ({"tool_choice": 5}, "tool_choice", "Expected"),
         ({"documents": "d"}, "documents", "Expected `array"),
         ({"documents": ["d"]}, "documents[0]", "Expected `object`"),
@@ -164,13 +167,17 @@ def test_a_conversation_may_end_with_the_assistant(echo_client: httpx.Client) ->
     assert post(echo_client, CHAT, {"messages": messages, "continue_final_message": True}).status_code == 200
 
 
-@pytest.mark.parametrize("path", [CHAT, TOKENIZE])
-def test_a_model_without_a_chat_template_says_which_option_to_set(start_pool: StartPool, path: str) -> None:
+def test_a_model_without_a_chat_template_says_which_option_to_set(start_pool: StartPool) -> None:
+    """vllm#18140, on every route whose prompt is a conversation."""
     with start_pool("--api-server-count", "1", "--tokenizer", str(minilm())) as pool, one_connection(pool) as client:
-        error = error_of(post(client, path, {"messages": HI}))
-        assert error["param"] == "messages"
-        assert "no chat template" in error["message"]
-        assert "--chat-template" in error["message"]
+        for path in (CHAT, TOKENIZE):
+            assert error_of(post(client, path, {"messages": HI}))["param"] == "messages"
+        for path in RENDERING:
+            response = post(client, path, GOOD[path])
+            assert response.status_code == 400, (path, response.text)
+            message = response.json()["error"]["message"]
+            assert "no chat template" in message
+            assert "--chat-template" in message
         assert post(client, COMPLETIONS, {"prompt": "Hi", "max_tokens": 1}).status_code == 200
         assert post(client, TOKENIZE, {"prompt": "Hi"}).status_code == 200
 

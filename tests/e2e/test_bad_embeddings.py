@@ -169,6 +169,30 @@ def test_an_input_that_the_engine_fails_at_is_named(faulty_embed_pool: Pool) -> 
     assert faulty_embed_pool.post(EMBEDDINGS, {"input": "good"}).status_code == 200
 
 
+@pytest.mark.parametrize("fault", [FAILS_AT_ONCE, NO_NUMBERS])
+@pytest.mark.parametrize(
+    ("path", "fields", "named"),
+    [
+        ("/encode", {"text": ["good", "BAD"]}, "text[1]"),
+        ("/rerank", {"query": "good", "documents": ["good", "BAD"]}, "documents[1]"),
+        ("/v2/rerank", {"query": "BAD", "documents": ["good"]}, "query"),
+        ("/rerank", {"query": "good", "texts": ["BAD", "good"]}, "texts[0]"),
+        ("/score", {"text_1": "good", "text_2": ["good", "BAD"]}, "text_2[1]"),
+        ("/embed", {"inputs": ["good", "BAD"]}, "inputs[1]"),
+        ("/similarity", {"inputs": {"source_sentence": "good", "sentences": ["BAD"]}}, "inputs.sentences[0]"),
+    ],
+)
+def test_it_is_named_as_the_client_names_it_on_every_route(  # vllm#19661
+    faulty_embed_pool: Pool, path: str, fields: dict[str, Any], named: str, fault: int
+) -> None:
+    body = json.loads(json.dumps(fields).replace("BAD", f"\\u{fault:04x}"))
+    response = faulty_embed_pool.post(path, body)
+    assert response.status_code == 500
+    document = response.json()
+    assert named in document.get("error", document)["message"]
+    assert faulty_embed_pool.post(path, json.loads(json.dumps(fields).replace("BAD", "x"))).status_code == 200
+
+
 def test_a_route_that_the_model_cannot_serve_is_a_400_that_says_what_it_can(
     echo_client: httpx.Client, embed_pool: Pool
 ) -> None:

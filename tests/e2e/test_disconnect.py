@@ -9,11 +9,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from apiserver.http.app import DIALECTS
+from tests.e2e.refusals import GOOD, LABELS, RANKING
+from tests.e2e.test_every_route import WITHOUT_ENGINE, WITHOUT_GOOD
 from tests.pool import Pool, running_pool, wait_for
 from tests.streams import OpenRequest, text_of
 
 ABORT_SECONDS = 1.0
 LONG = {"model": "sim", "max_tokens": 2000, "ignore_eos": True}
+NATIVE = {"max_new_tokens": 2000, "ignore_eos": True}
+RESPONSE = {"model": "sim", "input": "Hello", "max_output_tokens": 2000, "ignore_eos": True}
 CHAT = LONG | {"messages": [{"role": "user", "content": "Hello"}]}
 
 GENERATING: list[tuple[str, str, dict[str, Any], int]] = [
@@ -23,6 +28,28 @@ GENERATING: list[tuple[str, str, dict[str, Any], int]] = [
     ("chat", "/v1/chat/completions", CHAT, 1),
     ("messages", "/v1/messages", CHAT, 1),
     ("chat with two choices", "/v1/chat/completions", CHAT | {"n": 2}, 2),
+    ("responses", "/v1/responses", RESPONSE, 1),
+    ("responses that nobody keeps", "/v1/responses", RESPONSE | {"store": False}, 1),
+    ("native", "/generate", {"text": "one", "sampling_params": NATIVE}, 1),
+    ("a native batch", "/generate", {"text": ["one", "two"], "sampling_params": NATIVE}, 2),
+    ("ids", "/inference/v1/generate", {"token_ids": [72], "sampling_params": LONG | {"n": 2}}, 2),
+    ("invocations", "/invocations", CHAT, 1),
+]
+SCORING = [
+    pytest.param("/v1/decisions", GOOD["/v1/decisions"], 1, id="decisions"),
+    pytest.param("/v1/systemone", GOOD["/v1/systemone"], 1, id="systemone"),
+    pytest.param("/v1/score", LABELS | {"items": ["a", "b"]}, 2, id="scores of labels"),
+]
+EMBEDDING = [
+    pytest.param("/v1/embeddings", {"input": "one"}, 1, id="one input"),
+    pytest.param("/v1/embeddings", {"input": ["one", "two", "three"]}, 3, id="a list of inputs"),
+    pytest.param("/encode", {"text": ["one", "two"]}, 2, id="encode"),
+    pytest.param("/rerank", RANKING, 3, id="rerank"),
+    pytest.param("/v2/rerank", RANKING, 3, id="Cohere's rerank"),
+    pytest.param("/rerank", {"query": "Hi", "texts": ["a"]}, 2, id="TEI's rerank"),
+    pytest.param("/score", {"text_1": "a", "text_2": ["b", "c"]}, 3, id="scores of pairs"),
+    pytest.param("/embed", {"inputs": "one"}, 1, id="embed"),
+    pytest.param("/similarity", GOOD["/similarity"], 2, id="similarity"),
 ]
 CASES = [
     pytest.param(path, body | {"stream": stream}, requests, id=f"{name}, {'streaming' if stream else 'whole'}")
@@ -75,6 +102,26 @@ def test_who_leaves_while_it_queues_is_aborted_and_the_others_run_on(
     wait_for_engine(slow_pool, 0, 0, seconds=ABORT_SECONDS)
 
 
+def test_every_route_that_asks_the_engine_is_left_here(  # lmdeploy#4776: sibling routes are not alike by themselves
+) -> None:
+    left = {path for _, path, _, _ in GENERATING} | {param.values[0] for param in (*SCORING, *EMBEDDING)}
+    same = {"/v1/rerank"}  # as another path that is here
+    rendering = {path for path in DIALECTS if path.endswith("/render")}
+    assert {*DIALECTS} - WITHOUT_ENGINE - WITHOUT_GOOD - rendering - same <= left
+
+
+@pytest.mark.parametrize(("path", "body", "requests"), SCORING)
+def test_who_leaves_while_its_scores_queue_is_aborted(
+    slow_pool: Pool, path: str, body: dict[str, Any], requests: int
+) -> None:
+    with OpenRequest(slow_pool.url, "/v1/completions", LONG | {"prompt": "busy", "n": 4, "stream": True}) as busy:
+        busy.read_some()
+        with OpenRequest(slow_pool.url, path, body):
+            wait_for_engine(slow_pool, 4, requests, seconds=5)
+        wait_for_engine(slow_pool, 4, 0, seconds=ABORT_SECONDS)
+    wait_for_engine(slow_pool, 0, 0, seconds=ABORT_SECONDS)
+
+
 def test_a_reset_connection_is_as_good_as_a_closed_one(slow_pool: Pool) -> None:
     request = OpenRequest(slow_pool.url, "/v1/chat/completions", CHAT | {"stream": True})
     request.read_some()
@@ -123,16 +170,16 @@ def test_who_reads_nothing_and_leaves_is_forgotten(seeded_pool: Pool) -> None:
     wait_for(lambda: in_flight(seeded_pool) == 0, 5, "no request in flight")
 
 
-@pytest.mark.parametrize("inputs", ["one", ["one", "two", "three"]], ids=["one input", "a list of inputs"])
+@pytest.mark.parametrize(("path", "body", "requests"), EMBEDDING)
 def test_who_leaves_while_its_embedding_runs_or_queues_is_aborted(
-    slow_embed_pool: Pool, inputs: str | list[str]
+    slow_embed_pool: Pool, path: str, body: dict[str, Any], requests: int
 ) -> None:
-    def requests() -> int:
+    def in_the_engine() -> int:
         engine = slow_embed_pool.engine()
         return engine["running"] + engine["waiting"]
 
-    with OpenRequest(slow_embed_pool.url, "/v1/embeddings", {"model": "sim", "input": inputs}):
-        wait_for(lambda: requests() == (1 if isinstance(inputs, str) else 3), 5, "the inputs in the engine")
+    with OpenRequest(slow_embed_pool.url, path, body):
+        wait_for(lambda: in_the_engine() == requests, 5, "the inputs in the engine")
     wait_for_engine(slow_embed_pool, 0, 0, seconds=ABORT_SECONDS)
 
 

@@ -144,6 +144,8 @@ def test_the_same_conversation_is_the_same_prompt_in_every_dialect(seeded_pool: 
         seeded_pool.post(MESSAGES, {**message, "max_tokens": 1}).json()["usage"]["input_tokens"],
     )
     assert both_usages == (tokenized, tokenized)
+    response = {"model": "sim", "instructions": "Be brief.", "input": turns, "max_output_tokens": 16, "store": False}
+    assert seeded_pool.post("/v1/responses", response).json()["usage"]["input_tokens"] == tokenized
 
 
 def test_a_request_as_claude_code_sends_it_is_answered(echo_pool: Pool) -> None:

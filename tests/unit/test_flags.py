@@ -51,6 +51,10 @@ def test_the_names_of_vllm_and_sglang_work() -> None:
     assert (settings.model, settings.api_server_count, settings.max_model_len) == ("m", 5, 7)
 
 
+def test_an_idle_connection_is_kept_for_longer_than_proxies_keep_theirs() -> None:  # kserve#5446, llm-d#1564
+    assert parsed("m").http.keep_alive_seconds > 90
+
+
 def test_aliases_are_a_list_in_the_file_and_on_the_command_line(tmp_path: Path) -> None:
     assert parsed("m", "--model-alias", "claude-*", "mine").model_alias == ("claude-*", "mine")
     config = tmp_path / "c.yaml"

@@ -63,6 +63,18 @@ def test_more_clients_are_added_to_the_same_engine_and_nothing_is_overwritten(tm
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_a_key_that_is_replaced_in_its_place_is_out_and_the_new_one_in(tmp_path: Path) -> None:
+    make_keys(tmp_path, ["east", "west"])
+    clients = tmp_path / "engine" / "clients"
+    allowed = AllowList(clients)
+    east, west = (read_client_keys(tmp_path / name).public for name in ("east", "west"))
+    assert allowed.names() == {east: "east", west: "west"}
+    make_keys(tmp_path / "new", ["east"])
+    (clients / "east.public").write_bytes((tmp_path / "new" / "engine" / "clients" / "east.public").read_bytes())
+    (clients / "nowhere.public").symlink_to(tmp_path / "nothing")
+    assert allowed.names() == {read_client_keys(tmp_path / "new" / "east").public: "east", west: "west"}
+
+
 @pytest.mark.parametrize("name", ["engine", "", "../x", "a b", ".hidden", "x" * 65])
 def test_a_name_is_a_plain_word(tmp_path: Path, name: str) -> None:
     with pytest.raises(KeyProblem, match="cannot be a client's name"):

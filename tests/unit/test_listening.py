@@ -9,7 +9,7 @@ import pytest
 
 from apiserver.config import ListenSettings
 from apiserver.launch_error import LaunchError
-from apiserver.listening import bind, make_tls
+from apiserver.listening import bind, make_tls, port_of
 
 
 @pytest.fixture
@@ -78,3 +78,25 @@ def test_a_certificate_that_is_none_is_an_error_with_a_reason(tmp_path: Path) ->
     ):
         with pytest.raises(LaunchError, match="TLS: "):
             make_tls(settings)
+
+
+@pytest.mark.parametrize(
+    ("listen", "why"),
+    [
+        (ListenSettings(host="no.such.host.invalid", port=0), "no.such.host.invalid:0: .*(known|resolution)"),
+        (ListenSettings(host="127.0.0.1", port=70_000), "port must be 0-65535"),
+        (ListenSettings(uds="/tmp/" + "x" * 200), "AF_UNIX path too long"),
+    ],
+)
+def test_what_cannot_be_bound_is_one_line_that_says_why(listen: ListenSettings, why: str) -> None:
+    with pytest.raises(LaunchError, match=why):
+        bind(listen)
+
+
+def test_ipv6_is_bound_again_at_once_while_a_client_of_before_has_not_closed() -> None:  # vllm#10012
+    with bind(ListenSettings(host="::1", port=0)) as first:
+        port = port_of(first)
+        client = socket.create_connection(("::1", port))
+        first.accept()[0].close()  # ours ends first, so the kernel remembers the pair for a minute
+    with client, bind(ListenSettings(host="::1", port=port)) as second:
+        assert port_of(second) == port
