@@ -15,6 +15,7 @@ class Written(str):
     __slots__ = ()
 
 
+_MOST_CHARACTERS = 1_000_000  # that a repetition may make
 WORDS = [
     "",
     "a",
@@ -131,10 +132,9 @@ def _twisted(random: Random, value: Any) -> Any:
             return {"a": value}
         case 2:
             return None
-        case 3 if isinstance(value, list):
-            return value * random.choice((0, 2, 50))
-        case 3 if isinstance(value, str):
-            return value * random.choice((0, 2, 300))
+        case 3 if isinstance(value, list | str):
+            times = random.choice((0, 2, 50, 300))
+            return value * times if times * len(_written(value)) < _MOST_CHARACTERS else value
         case 3:
             return str(value)
         case _:
