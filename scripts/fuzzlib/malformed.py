@@ -53,7 +53,7 @@ _HEADERS: list[bytes] = [
     b"x-request-timeout-ms: -1", b"x-request-timeout-ms: 1e9", b"x-request-timeout-ms: " + b"9" * 400, b"x-request-timeout-ms:", b"accept: \0",
     b"anthropic-version: \xff", b"traceparent: 00-zz", b"x: " + b"y" * 20_000, b"x: " + b"y" * 200_000, b"\r\n".join([b"x: y"] * 300), b"content-type: text/plain",
     b"content-type: application/json; charset=utf-16", b"content-type:", b"content-type: \xff/json", b"content-encoding: gzip", b"content-encoding: br, gzip",
-    b"content-encoding: " + b"gzip, " * 300, b"te: trailers", b"range: bytes=0-1", b"cookie: " + b"a=b; " * 1000, b"origin: null", b"transfer-encoding: gzip",
+    b"content-encoding: " + b"gzip, " * 300, b"trailer: x", b"range: bytes=0-1", b"cookie: " + b"a=b; " * 1000, b"origin: null", b"transfer-encoding: gzip",
 ]  # fmt: skip
 _LENGTHS = [
     b"-1",
