@@ -130,16 +130,16 @@ class Admin:
 
 _POST, _BOTH = ("POST",), ("GET", "POST")
 ADMIN_ROUTES = {
-    "/abort_request": (Admin.abort_request, _POST),
-    "/flush_cache": (Admin.flush_cache, _BOTH),
-    "/pause_generation": (Admin.pause_generation, _POST),
-    "/continue_generation": (Admin.continue_generation, _POST),
-    "/load_lora_adapter": (Admin.load_adapter, _POST),
-    "/unload_lora_adapter": (Admin.unload_adapter, _POST),
-    "/start_profile": (Admin.start_profile, _BOTH),
-    "/stop_profile": (Admin.stop_profile, _BOTH),
+    "/abort_request": (Admin.abort_request, _POST, AbortFields),
+    "/flush_cache": (Admin.flush_cache, _BOTH, AnyFields),
+    "/pause_generation": (Admin.pause_generation, _POST, PauseFields),
+    "/continue_generation": (Admin.continue_generation, _POST, AnyFields),
+    "/load_lora_adapter": (Admin.load_adapter, _POST, LoadAdapterFields),
+    "/unload_lora_adapter": (Admin.unload_adapter, _POST, UnloadAdapterFields),
+    "/start_profile": (Admin.start_profile, _BOTH, AnyFields),
+    "/stop_profile": (Admin.stop_profile, _BOTH, AnyFields),
 }
-"""Each path's handler, and the methods that it takes."""
+"""Each path's handler, the methods that it takes, and what it reads of a body."""
 
 
 def _failure(error: AdminFailed) -> ApiError:

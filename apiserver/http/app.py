@@ -19,6 +19,7 @@ from apiserver.http.call import Call, Handle
 from apiserver.http.dialects import MORE_DIALECTS, PUT_TOO
 from apiserver.http.endpoint import Endpoint, respond_error
 from apiserver.http.info import INFO_ROUTES, Info
+from apiserver.http.openapi import Described, OpenApi
 from apiserver.http.ops import Ops
 from apiserver.http.quota import Quota
 from apiserver.http.responses import Responses
@@ -31,6 +32,7 @@ from apiserver.protocol.messages import Messages
 from apiserver.protocol.messages_count import CountTokens
 from apiserver.protocol.parse import ParseFunctionCall, SeparateReasoning
 from apiserver.protocol.render import ChatRender, CompletionRender
+from apiserver.protocol.responses import Response
 from apiserver.protocol.tokenize import Detokenize, Tokenize
 
 DIALECTS: dict[str, Dialect] = {
@@ -57,6 +59,7 @@ OPS_ROUTES = (
     "/",
     "/api/hello",
     "/pool",
+    "/openapi.json",
     "/v1/models",
     "/v1/models/{model:path}",
 )
@@ -192,10 +195,40 @@ class _Directory:
 
 def create_app(service: Service, http: HttpSettings, access: AccessSettings, keys: Sequence[ApiKey]) -> ASGIApp:
     """The ASGI application of one API server."""
-    ops = Ops(service)
     guard = KeyGuard(keys)
     quota = Quota(service.admission, service.board, service.slot, service.metrics)
-    ops_handlers: dict[str, Handle] = {
+    document = OpenApi(needs_key=bool(keys))
+
+    def target(route: str, handle: Handle, methods: Sequence[str], dialect: Dialect | None = None) -> _Target:
+        return _Target(route, handle, service, guard, quota, http, methods=methods, dialect=dialect)
+
+    routes: list[Route] = []
+    for route, handle in _routes(service, document):
+        document.add(route)
+        routes.append(Route(route.path, target(route.path, handle, route.methods, route.dialect)))
+    app = _Directory(Router(routes=routes, redirect_slashes=False, default=target(NO_ROUTE, _no_route, ())))
+    return _with_cors(app, access) if access.allowed_origins else app
+
+
+def _routes(service: Service, document: Handle) -> Iterator[tuple[Described, Handle]]:
+    """Every route that there is, and who handles it."""
+    for path, dialect in DIALECTS.items():
+        methods = _POST_AND_PUT if path in PUT_TOO else _POST
+        described = Described(path, methods, dialect.fields, streams=dialect.streams, dialect=dialect)
+        yield described, Endpoint(dialect, service)
+    yield from _responses(Responses(service))
+    for path, handle in _ops(Ops(service), document).items():
+        methods = (*_GET, "POST") if path == "/ping" else _GET
+        yield Described(path, methods, is_open=path in OPEN_ROUTES), handle
+    admin, info = Admin(service), Info(service)
+    for path, (handle, methods, fields) in ADMIN_ROUTES.items():
+        yield Described(path, methods, (fields,), needs_body=False), partial(handle, admin)
+    for path, (handle, methods) in INFO_ROUTES.items():
+        yield Described(path, methods), partial(handle, info)
+
+
+def _ops(ops: Ops, document: Handle) -> dict[str, Handle]:
+    return {
         "/health": ops.health,
         "/ready": ops.ready,
         "/live": ops.live,
@@ -205,38 +238,18 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings, key
         "/": ops.hello,
         "/api/hello": ops.hello,
         "/pool": ops.pool,
+        "/openapi.json": document,
         "/v1/models": ops.models,
         "/v1/models/{model:path}": ops.model,
     }
 
-    def target(route: str, handle: Handle, methods: Sequence[str], dialect: Dialect | None = None) -> _Target:
-        return _Target(route, handle, service, guard, quota, http, methods=methods, dialect=dialect)
 
-    routes: list[Route] = []
-    for path, dialect in DIALECTS.items():
-        methods = _POST_AND_PUT if path in PUT_TOO else _POST
-        routes.append(Route(path, target(path, Endpoint(dialect, service), methods, dialect)))
-    routes += [Route(path, target(path, handle, methods)) for path, handle, methods in _responses(Responses(service))]
-    for path, handle in ops_handlers.items():
-        routes.append(Route(path, target(path, handle, (*_GET, "POST") if path == "/ping" else _GET)))
-    admin, info = Admin(service), Info(service)
-    for path, (handle, methods) in ADMIN_ROUTES.items():
-        routes.append(Route(path, target(path, partial(handle, admin), methods)))
-    for path, (handle, methods) in INFO_ROUTES.items():
-        routes.append(Route(path, target(path, partial(handle, info), methods)))
-    app = _Directory(Router(routes=routes, redirect_slashes=False, default=target(NO_ROUTE, _no_route, ())))
-    return _with_cors(app, access) if access.allowed_origins else app
-
-
-def _responses(responses: Responses) -> Iterator[tuple[str, Handle, Sequence[str]]]:
-    handlers: list[tuple[Handle, Sequence[str]]] = [
-        (responses.create, _POST),
-        (responses.one, (*_GET, "DELETE")),
-        (responses.cancel, _POST),
-        (responses.input_items, _GET),
-    ]
-    for path, (handle, methods) in zip(RESPONSES_ROUTES, handlers, strict=True):
-        yield path, handle, methods
+def _responses(responses: Responses) -> Iterator[tuple[Described, Handle]]:
+    create, one, cancel, input_items = RESPONSES_ROUTES
+    yield Described(create, _POST, Response.fields, streams=Response.streams), responses.create
+    yield Described(one, (*_GET, "DELETE"), streams=True), responses.one
+    yield Described(cancel, _POST), responses.cancel
+    yield Described(input_items, _GET), responses.input_items
 
 
 async def _no_route(call: Call) -> None:

@@ -1,7 +1,7 @@
 """OpenAI chat completions: POST /v1/chat/completions."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from apiserver.events import (
     ToolCallDelta,
 )
 from apiserver.protocol import openai
-from apiserver.protocol.chat_request import chat_job, read_chat
+from apiserver.protocol.chat_request import ChatFields, chat_job, read_chat
 from apiserver.protocol.exchange import Body, Chunk
 from apiserver.protocol.openai_stream import Envelope
 from apiserver.protocol.sampling import check_stream_options
@@ -31,6 +31,8 @@ class ChatCompletion:
     """One chat completion; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/v1/chat/completions"
+    fields: ClassVar = (ChatFields,)
+    streams: ClassVar = True
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = read_chat(raw, card)

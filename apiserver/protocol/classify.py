@@ -20,6 +20,9 @@ _decoder = msgspec.json.Decoder(ClassifyFields)
 class Classify:
     """A clear refusal; see `apiserver.protocol.exchange.Dialect`."""
 
+    fields = (ClassifyFields,)
+    streams = False
+
     def __call__(self, raw: bytes, card: Card) -> NoReturn:
         card.resolve(decode(raw, _decoder).model)
         engine = card.capabilities.engine

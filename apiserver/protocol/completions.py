@@ -1,7 +1,7 @@
 """OpenAI completions: POST /v1/completions."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from apiserver.events import (
     TokenLogprob,
 )
 from apiserver.protocol import openai
-from apiserver.protocol.completion_request import completion_job, read_completion
+from apiserver.protocol.completion_request import CompletionFields, completion_job, read_completion
 from apiserver.protocol.exchange import Body, Chunk
 from apiserver.protocol.openai_stream import Envelope
 from apiserver.protocol.sampling import check_stream_options
@@ -30,6 +30,8 @@ class Completion:
     """One completion request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/v1/completions"
+    fields: ClassVar = (CompletionFields,)
+    streams: ClassVar = True
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = read_completion(raw, card)

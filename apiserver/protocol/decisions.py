@@ -1,6 +1,6 @@
 """OpenAI's Decisions API: POST /v1/decisions (openai-python's `client.decisions`)."""
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -61,6 +61,7 @@ class Decisions(Unary):
     """One decision request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/v1/decisions"
+    fields: ClassVar = (DecisionFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)

@@ -2,7 +2,7 @@
 
 import binascii
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -76,6 +76,7 @@ class Embeddings(Unary):
     """One embeddings request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/v1/embeddings"
+    fields: ClassVar = (EmbeddingFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)

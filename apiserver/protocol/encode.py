@@ -2,7 +2,7 @@
 
 import random
 import time
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -80,6 +80,7 @@ class Encode(Unary):
     """One native embedding request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/encode"
+    fields: ClassVar = (EncodeFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         self._began = time.perf_counter()

@@ -61,6 +61,16 @@ class Exchange(OpenExchange, Protocol):
 class Dialect(Protocol):
     """What serves a route: an exchange's class, or whatever chooses one by the body (`Forms`)."""
 
+    @property
+    def fields(self) -> tuple[type[msgspec.Struct], ...]:
+        """What it reads of a body; several where several kinds of body are taken."""
+        ...
+
+    @property
+    def streams(self) -> bool:
+        """Whether an answer may be a stream."""
+        ...
+
     def __call__(self, raw: bytes, card: Card, /) -> Exchange: ...
 
     def error(self, error: ApiError, /) -> Any:
@@ -86,6 +96,8 @@ class Unary:
     """For dialects that never stream."""
 
     path: ClassVar[str]
+    fields: ClassVar[tuple[type[msgspec.Struct], ...]]
+    streams: ClassVar[bool] = False
     stream = False
 
     def chunks(self, event: Event) -> Iterator[Chunk]:

@@ -12,12 +12,19 @@ from apiserver.protocol.decoding import names_in
 from apiserver.protocol.exchange import Dialect, Exchange
 
 
+def fields_of(*dialects: Dialect) -> tuple[type[msgspec.Struct], ...]:
+    """What these read, each once."""
+    return tuple(dict.fromkeys(struct for dialect in dialects for struct in dialect.fields))
+
+
 class Forms:
     """The first of `by_field` whose field the body has; else `default`, which knows how to say what is missing."""
 
     def __init__(self, by_field: Mapping[str, Dialect], default: Dialect) -> None:
         self._by_field = by_field
         self._default = default
+        self.fields = fields_of(*by_field.values(), default)
+        self.streams = any(dialect.streams for dialect in (*by_field.values(), default))
 
     def __call__(self, raw: bytes, card: Card) -> Exchange:
         names = names_in(raw)
@@ -48,6 +55,8 @@ class QuestionForms:
     def __init__(self, sglang: Dialect, default: Dialect) -> None:
         self._sglang = sglang
         self._default = default
+        self.fields = fields_of(sglang, default)
+        self.streams = sglang.streams or default.streams
 
     def __call__(self, raw: bytes, card: Card) -> Exchange:
         try:

@@ -8,7 +8,7 @@ from bytes. `incremental_streaming_output`, in the request or as a flag, makes e
 import random
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from apiserver.events import (
 )
 from apiserver.protocol import openai
 from apiserver.protocol.exchange import Body, Chunk
+from apiserver.protocol.generate_fields import GenerateFields
 from apiserver.protocol.generate_request import read_generate
 from apiserver.protocol.native_sampling import LogprobView
 from apiserver.requests import GenerateJob
@@ -61,6 +62,8 @@ class Generate:
     """One native request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/generate"
+    fields: ClassVar = (GenerateFields,)
+    streams: ClassVar = True
 
     def __init__(self, raw: bytes, card: Card) -> None:
         self._began = time.perf_counter()

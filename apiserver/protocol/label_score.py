@@ -1,7 +1,7 @@
 """SGLang's scores: POST /v1/score with `query`, `items` and `label_token_ids`."""
 
 import math
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -53,6 +53,7 @@ class LabelScore(Unary):
     """One label-token scoring request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/v1/score"
+    fields: ClassVar = (LabelScoreFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)

@@ -5,7 +5,7 @@ before the next, and all of them count from 0. Between them there is nothing, so
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from apiserver.events import (
 )
 from apiserver.protocol import anthropic
 from apiserver.protocol.exchange import Body, Chunk
+from apiserver.protocol.messages_fields import MessagesFields
 from apiserver.protocol.messages_request import messages_job, read_messages
 from apiserver.protocol.partial_json import completed
 from apiserver.requests import GenerateJob
@@ -44,6 +45,8 @@ class Messages:
     """One message; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/v1/messages"
+    fields: ClassVar = (MessagesFields,)
+    streams: ClassVar = True
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = read_messages(raw, card)

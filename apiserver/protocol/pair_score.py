@@ -1,6 +1,6 @@
 """vLLM's scores: POST /score and /v1/score with two texts, or one and many. How alike their vectors are."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -58,6 +58,7 @@ class PairScore(Unary):
     """One pair scoring request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/score"
+    fields: ClassVar = (PairScoreFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)

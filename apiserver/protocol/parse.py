@@ -1,6 +1,6 @@
 """SGLang's parsers as routes: POST /parse_function_call and /separate_reasoning take a whole text apart."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ class ParseFunctionCall(Unary):
     """A text's tool calls, and the rest of it."""
 
     path = "/parse_function_call"
+    fields: ClassVar = (ParseFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _parse_decoder)
@@ -71,6 +72,7 @@ class SeparateReasoning(Unary):
     """A text's reasoning, and the rest of it."""
 
     path = "/separate_reasoning"
+    fields: ClassVar = (SeparateFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _separate_decoder)

@@ -4,14 +4,14 @@ The request is the completion's own, so whatever would be a 400 there is the sam
 prompt, its text and ids, the room it leaves, and the sampling params with everything filled in.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from apiserver.card import Card
 from apiserver.errors import ApiError
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.chat_request import chat_job, read_chat
-from apiserver.protocol.completion_request import completion_job, read_completion
+from apiserver.protocol.chat_request import ChatFields, chat_job, read_chat
+from apiserver.protocol.completion_request import CompletionFields, completion_job, read_completion
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.requests import GenerateJob, RenderJob
 
@@ -63,6 +63,8 @@ class _Render(Unary):
 class ChatRender(_Render):
     """One chat completion's rendering; see `apiserver.protocol.exchange.Exchange`."""
 
+    fields: ClassVar = (ChatFields,)
+
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = read_chat(raw, card)
         super().__init__(card.resolve(fields.model), chat_job(fields, card), card)
@@ -70,6 +72,8 @@ class ChatRender(_Render):
 
 class CompletionRender(_Render):
     """One completion's rendering."""
+
+    fields: ClassVar = (CompletionFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = read_completion(raw, card)

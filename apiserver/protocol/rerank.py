@@ -4,7 +4,7 @@ With an embedding model: a document is as relevant as its vector is like the que
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -63,6 +63,7 @@ class Rerank(Unary):
     """One rerank request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/v1/rerank"
+    fields: ClassVar = (RerankFields,)
     echoes = True  # the documents, unless the request says otherwise: as vLLM and SGLang do
 
     def __init__(self, raw: bytes, card: Card) -> None:

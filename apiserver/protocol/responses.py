@@ -1,7 +1,7 @@
 """OpenAI responses: POST /v1/responses."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,8 @@ class Response:
     store has must be fetched in between."""
 
     path = "/v1/responses"
+    fields: ClassVar = (ResponseFields,)
+    streams: ClassVar = True
 
     background: bool
     """It goes on when the client has left."""

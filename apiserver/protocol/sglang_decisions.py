@@ -1,6 +1,6 @@
 """SGLang's own form of decisions: POST /v1/decisions whose questions have `question` and `id`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -63,6 +63,7 @@ class SGLangDecisions(Unary):
     """One decision request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/v1/decisions"
+    fields: ClassVar = (SGLangDecisionFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)

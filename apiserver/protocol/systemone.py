@@ -1,6 +1,6 @@
 """The System One decision API: POST /v1/systemone."""
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -47,6 +47,7 @@ class SystemOne(Unary):
     """One System One request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/v1/systemone"
+    fields: ClassVar = (SystemOneFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)

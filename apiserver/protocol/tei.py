@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -61,6 +61,7 @@ class Embed(Unary):
     """Vectors as bare lists."""
 
     path = "/embed"
+    fields: ClassVar = (EmbedFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _embed_decoder)
@@ -97,6 +98,7 @@ class Similarity(Unary):
     """How alike each sentence is to one."""
 
     path = "/similarity"
+    fields: ClassVar = (SimilarityFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _similarity_decoder)
@@ -138,6 +140,7 @@ class RankTexts(Unary):
     """The texts' places by their likeness to the query, the best first."""
 
     path = "/rerank"
+    fields: ClassVar = (TextsFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _texts_decoder)

@@ -1,7 +1,7 @@
 """vLLM's token API: POST /inference/v1/generate. Ids in, ids out; text is made here only to find stop strings."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -64,6 +64,8 @@ class TokenGenerate:
     """One token request; see `apiserver.protocol.exchange.Exchange`."""
 
     path = "/inference/v1/generate"
+    fields: ClassVar = (TokenGenerateFields,)
+    streams: ClassVar = True
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _decoder)

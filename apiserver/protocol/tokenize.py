@@ -1,6 +1,6 @@
 """SGLang's and vLLM's tokenize and detokenize: no engine takes part."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -49,6 +49,7 @@ class Tokenize(Unary):
     """Text or messages → ids. A list of prompts gives lists (SGLang's form)."""
 
     path = "/tokenize"
+    fields: ClassVar = (TokenizeFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _tokenize_decoder)
@@ -94,6 +95,7 @@ class Detokenize(Unary):
     """Ids → text, under SGLang's key and vLLM's."""
 
     path = "/detokenize"
+    fields: ClassVar = (DetokenizeFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
         fields = decode(raw, _detokenize_decoder)
