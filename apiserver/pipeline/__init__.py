@@ -177,10 +177,15 @@ class Pipeline:
                         arrived = time.perf_counter()
                         if place.queued:
                             place.begin(answers)
-                        for answer in answers:
-                            running -= _feed(answer, decoders[answer.request_id], submission, events)
-                            if type(answer) is Output and answer.queued_seconds:
-                                timings.queue = max(timings.queue, answer.queued_seconds)
+                        try:
+                            for answer in answers:
+                                running -= _feed(answer, decoders[answer.request_id], submission, events)
+                                if type(answer) is Output and answer.queued_seconds:
+                                    timings.queue = max(timings.queue, answer.queued_seconds)
+                        except ApiError:
+                            if events:
+                                yield events  # what was made before it failed, and came with the failure
+                            raise
                         timings.detokenize += time.perf_counter() - arrived
                         timings.engine = arrived - submitted - timings.queue
                         if events:

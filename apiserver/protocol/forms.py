@@ -19,6 +19,11 @@ class Forms:
         self._by_field = by_field
         self._default = default
 
+    @property
+    def forms(self) -> tuple[Dialect, ...]:
+        """Whatever a body may be here."""
+        return (*self._by_field.values(), self._default)
+
     def __call__(self, raw: bytes, card: Card) -> Exchange:
         names = names_in(raw)
         for field, dialect in self._by_field.items():
