@@ -48,7 +48,11 @@ class Pool:
         self.client = checking_client(url)
         self._openai_client = checking_client(url)
         self.openai = openai.OpenAI(
-            base_url=url + "/v1", api_key="none", max_retries=0, timeout=30.0, http_client=cast(Any, self._openai_client)
+            base_url=url + "/v1",
+            api_key="none",
+            max_retries=0,
+            timeout=30.0,
+            http_client=cast(Any, self._openai_client),
         )
 
     @property

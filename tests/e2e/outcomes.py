@@ -1,6 +1,6 @@
 """The table of dialects and outcomes that tests/e2e/test_outcomes.py runs, as it stands in docs/conformance.md.
 
-    python -m tests.e2e.outcomes    writes it there
+python -m tests.e2e.outcomes    writes it there
 """
 
 from pathlib import Path
