@@ -20,6 +20,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 StartPool = Callable[..., AbstractContextManager[Pool]]
 
+HAS_CLIENTS = all(importlib.util.find_spec(name) is not None for name in ("langchain_openai", "litellm"))
+collect_ignore = [] if HAS_CLIENTS else ["clients"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not HAS_CLIENTS:
+        terminalreporter.write_line("tests/clients was not run: scripts/test-clients runs it.")
+
 
 @pytest.fixture
 def start_pool(tmp_path: Path) -> StartPool:
@@ -57,3 +65,13 @@ def embed_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     output = tmp_path_factory.mktemp("embed") / "pool.log"
     with running_pool(output, "--api-server-count", "2", "--max-model-len", "512", engine=["--task", "embed"]) as pool:
         yield pool
+
+
+@pytest.fixture(scope="session")
+def smollm2_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Four API servers and a real model on the CPU."""
+    output = tmp_path_factory.mktemp("smollm2") / "pool.log"
+    flags = ("--api-server-count", "4", "--max-model-len", "2048", "--model-alias", "claude-*")
+    with running_pool(output, *flags, model="smollm2") as pool:
+        yield pool
+        assert "Traceback" not in pool.log

@@ -10,7 +10,7 @@ EVENT_STREAM = "text/event-stream"
 
 
 def check(data: bytes, *, whole: bool = True) -> None:
-    """An AssertionError if these bytes are no stream of the dialect that they are in. `whole=False`: the client left."""
+    """An AssertionError if these bytes are no stream of their dialect. `whole=False`: the client left."""
     if not data.startswith(b"event: "):
         openai_grammar.check(openai_grammar.frames(data, whole=whole), whole=whole)
     elif not whole:

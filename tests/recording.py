@@ -3,10 +3,10 @@
     python -m tests.recording [DIALECT/NAME …]    makes the expected bytes of these, or of all, anew
 
 `tests/recorded/DIALECT/NAME/` has `request.json`, the body without `stream`; `outputs.json`, the engine's steps; and
-`expected.sse` and `expected.json`, the stream and the whole answer (its error document, if the engine failed). A step is
-`{"text" or "token_ids", "choice", "logprobs": [[logprob, [[id, logprob], …]], …], "finish_reason", "stop_token_id"}` (all
-but the tokens may be left out), or `{"error": KIND, "message"}`. The model's tokens are bytes; 256 to 258 are control tokens.
-Ids, times and latencies are written as 0, 1, … in the order in which they appear, and as 0.
+`expected.sse` and `expected.json`, the stream and the whole answer (its error document, if the engine failed). A step
+is `{"text" or "token_ids", "choice", "logprobs": [[logprob, [[id, logprob], …]], …], "finish_reason",
+"stop_token_id"}`, all but the tokens optional, or `{"error": KIND, "message"}`. The model's tokens are bytes; 256 to
+258 are control tokens. Ids are numbered in the order in which they appear; times and latencies are 0.
 """
 
 import json
@@ -117,7 +117,7 @@ class Recording:
             for event in _events(exchange, self._steps):
                 result.feed(event)
         except ApiError as error:
-            return stable(msgspec.json.encode(type(exchange).error(error)))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType, reportAttributeAccessIssue]
+            return stable(msgspec.json.encode(type(exchange).error(error)))  # pyright: ignore[reportAttributeAccessIssue]
         document = exchange.body(result).document
         return stable(document if isinstance(document, bytes) else msgspec.json.encode(document))
 

@@ -1,4 +1,4 @@
-"""Every API that generates × whole or streamed × every way to end. The table is in docs/conformance.md.
+"""Every API that generates, whole and streamed, by every way to end. The table is in docs/conformance.md.
 
 An outcome that an API has not got is asked for all the same where it can be: what comes then is plain text.
 """
