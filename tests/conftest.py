@@ -9,24 +9,26 @@ import pytest
 
 from tests.pool import ECHO_TEMPLATE, Pool, running_pool
 
-HAS_SGLANG = importlib.util.find_spec("sglang") is not None
-collect_ignore = [] if HAS_SGLANG else ["sglang"]
+_ELSEWHERE = {
+    "sglang": (("sglang",), "scripts/test-sglang"),
+    "clients": (("langchain_openai", "litellm"), "scripts/test-clients"),
+}
+"""Directories whose tests need packages that the project does not: which ones, and what runs them."""
+
+_NOT_HERE = {
+    directory: script
+    for directory, (packages, script) in _ELSEWHERE.items()
+    if any(importlib.util.find_spec(package) is None for package in packages)
+}
+collect_ignore = list(_NOT_HERE)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not HAS_SGLANG:
-        terminalreporter.write_line("tests/sglang was not run: it needs SGLang, and scripts/test-sglang runs it.")
+    for directory, script in _NOT_HERE.items():
+        terminalreporter.write_line(f"tests/{directory} was not run: {script} runs it.")
 
 
 StartPool = Callable[..., AbstractContextManager[Pool]]
-
-HAS_CLIENTS = all(importlib.util.find_spec(name) is not None for name in ("langchain_openai", "litellm"))
-collect_ignore = [] if HAS_CLIENTS else ["clients"]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not HAS_CLIENTS:
-        terminalreporter.write_line("tests/clients was not run: scripts/test-clients runs it.")
 
 
 @pytest.fixture
