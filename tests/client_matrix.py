@@ -40,9 +40,9 @@ def table() -> str:
         rows.setdefault((mark.client, mark.route), []).append(mark)
     lines = ["| client | API | exercised | by |", "|---|---|---|---|"]
     for (client, route), found in sorted(rows.items()):
-        whats = "; ".join(dict.fromkeys(mark.what for mark in found))
+        things = "; ".join(dict.fromkeys(mark.what for mark in found))
         files = ", ".join(f"`{name}`" for name in dict.fromkeys(mark.where for mark in found))
-        lines.append(f"| {client} | `{route}` | {whats} | {files} |")
+        lines.append(f"| {client} | `{route}` | {things} | {files} |")
     return "\n".join(lines)
 
 
