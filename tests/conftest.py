@@ -9,13 +9,23 @@ import pytest
 
 from tests.pool import ECHO_TEMPLATE, Pool, running_pool
 
-HAS_SGLANG = importlib.util.find_spec("sglang") is not None
-collect_ignore = [] if HAS_SGLANG else ["sglang"]
+_ELSEWHERE = {
+    "sglang": (("sglang",), "scripts/test-sglang"),
+    "clients": (("langchain_openai", "litellm"), "scripts/test-clients"),
+}
+"""Directories whose tests need packages that the project does not: which ones, and what runs them."""
+
+_NOT_HERE = {
+    directory: script
+    for directory, (packages, script) in _ELSEWHERE.items()
+    if any(importlib.util.find_spec(package) is None for package in packages)
+}
+collect_ignore = list(_NOT_HERE)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not HAS_SGLANG:
-        terminalreporter.write_line("tests/sglang was not run: it needs SGLang, and scripts/test-sglang runs it.")
+    for directory, script in _NOT_HERE.items():
+        terminalreporter.write_line(f"tests/{directory} was not run: {script} runs it.")
 
 
 StartPool = Callable[..., AbstractContextManager[Pool]]
@@ -57,3 +67,13 @@ def embed_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     output = tmp_path_factory.mktemp("embed") / "pool.log"
     with running_pool(output, "--api-server-count", "2", "--max-model-len", "512", engine=["--task", "embed"]) as pool:
         yield pool
+
+
+@pytest.fixture(scope="session")
+def smollm2_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Four API servers and a real model on the CPU."""
+    output = tmp_path_factory.mktemp("smollm2") / "pool.log"
+    flags = ("--api-server-count", "4", "--max-model-len", "2048", "--model-alias", "claude-*")
+    with running_pool(output, *flags, model="smollm2") as pool:
+        yield pool
+        assert "Traceback" not in pool.log

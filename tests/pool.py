@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
 import openai
 import psutil
+
+from tests.event_streams import checking_client
 
 START_SECONDS = 40.0
 STOP_SECONDS = 20.0
@@ -43,8 +45,15 @@ class Pool:
         self.process = process
         self.url = url
         self._output = output
-        self.client = httpx.Client(base_url=url, timeout=30.0)
-        self.openai = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=30.0)
+        self.client = checking_client(url)
+        self._openai_client = checking_client(url)
+        self.openai = openai.OpenAI(
+            base_url=url + "/v1",
+            api_key="none",
+            max_retries=0,
+            timeout=30.0,
+            http_client=cast(Any, self._openai_client),
+        )
 
     @property
     def log(self) -> str:

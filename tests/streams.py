@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests import event_streams
+
 READ_SECONDS = 20.0
 
 
@@ -53,7 +55,10 @@ class OpenRequest:
             pass
         if self.response.length:  # a body that is not chunked: read1 takes the end of the connection for its end
             raise http.client.IncompleteRead(b"".join(self._read))
-        return b"".join(self._read)
+        data = b"".join(self._read)
+        if (self.response.getheader("content-type") or "").startswith(event_streams.EVENT_STREAM):
+            event_streams.check(data)
+        return data
 
     def json(self) -> Any:
         return json.loads(self.read_all())

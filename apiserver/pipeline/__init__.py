@@ -177,14 +177,14 @@ class Pipeline:
                         arrived = time.perf_counter()
                         if place.queued:
                             place.begin(answers)
-                        for answer in answers:
-                            running -= _feed(answer, decoders[answer.request_id], submission, events)
-                            if type(answer) is Output and answer.queued_seconds:
-                                timings.queue = max(timings.queue, answer.queued_seconds)
+                        ended, failure = _take(answers, decoders, submission, events, timings)
+                        running -= ended
                         timings.detokenize += time.perf_counter() - arrived
                         timings.engine = arrived - submitted - timings.queue
                         if events:
                             yield events
+                        if failure is not None:
+                            raise failure
                         if not running:
                             break
                         answers = await submission.receive()
@@ -224,6 +224,26 @@ class Pipeline:
                 )
                 decoders[request_id] = Decoder(len(decoders), asked, tokenizer, prompt, capabilities.eos_token_ids)
         return requests, decoders
+
+
+def _take(
+    answers: Sequence[Answer],
+    decoders: dict[int, Decoder],
+    submission: Submission,
+    events: list[Event],
+    timings: Timings,
+) -> tuple[int, ApiError | None]:
+    """Append what these answers mean; returns how many choices ended, and the failure that all of them end with. What
+    came with it, but was made before it, is told first."""
+    ended = 0
+    for answer in answers:
+        try:
+            ended += _feed(answer, decoders[answer.request_id], submission, events)
+        except ApiError as failure:
+            return ended, failure
+        if type(answer) is Output and answer.queued_seconds:
+            timings.queue = max(timings.queue, answer.queued_seconds)
+    return ended, None
 
 
 def _feed(answer: Answer, decoder: Decoder, submission: Submission, events: list[Event]) -> int:

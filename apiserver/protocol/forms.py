@@ -26,6 +26,11 @@ class Forms:
         self.fields = fields_of(*by_field.values(), default)
         self.streams = any(dialect.streams for dialect in (*by_field.values(), default))
 
+    @property
+    def forms(self) -> tuple[Dialect, ...]:
+        """Whatever a body may be here."""
+        return (*self._by_field.values(), self._default)
+
     def __call__(self, raw: bytes, card: Card) -> Exchange:
         names = names_in(raw)
         for field, dialect in self._by_field.items():

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench_paths", description=__doc__)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--label")
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--json", metavar="FILE", type=Path)
     parser.set_defaults(plot=None)
     return run(
         "bench_paths",

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.refusals import one_connection
 from tests.e2e.responses_clients import FAILS_AT_ONCE, FAILS_LATER, IS_REFUSED, Worker
+from tests.event_streams import checking_client
 from tests.pool import ECHO_TEMPLATE, Pool, running_pool, wait_for
 
 
@@ -39,7 +40,7 @@ def workers(responses_pool: Pool) -> Iterator[list[Worker]]:
     """All four, each by its own connection: whoever has fewer takes the next."""
     pool = responses_pool
     pool.client.close()
-    pool.client = httpx.Client(base_url=pool.url, timeout=30.0)
+    pool.client = checking_client(pool.url)
     with ExitStack() as stack:
         found: dict[str, Worker] = {}
 

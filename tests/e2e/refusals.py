@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 
+from tests.event_streams import checking_client
 from tests.pool import Pool
 from tests.raw_http import RawConnection, Reply, request
 
@@ -54,7 +55,7 @@ CONTEXT = 20_000
 
 
 def one_connection(pool: Pool) -> httpx.Client:
-    return httpx.Client(base_url=pool.url, timeout=30.0, limits=httpx.Limits(max_connections=1))
+    return checking_client(pool.url, limits=httpx.Limits(max_connections=1))
 
 
 def post(client: httpx.Client, path: str, body: bytes | dict[str, Any]) -> httpx.Response:

@@ -6,6 +6,7 @@ import httpx
 import openai
 from pydantic import BaseModel
 
+from tests.event_streams import checking_client
 from tests.pool import Pool
 
 RESPONSES = "/v1/responses"
@@ -17,7 +18,7 @@ class Worker:
     """One API server, by a connection to it that stays open."""
 
     def __init__(self, pool: Pool) -> None:
-        self.http = httpx.Client(base_url=pool.url, timeout=30.0, limits=httpx.Limits(max_connections=1))
+        self.http = checking_client(pool.url, limits=httpx.Limits(max_connections=1))
         self.openai = openai.OpenAI(
             base_url=pool.url + "/v1", api_key="none", max_retries=0, http_client=cast(Any, self.http), timeout=30.0
         )

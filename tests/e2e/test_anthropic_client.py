@@ -68,6 +68,9 @@ def document_of(message: Message) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fields", CREATED, ids=str)
+@pytest.mark.exercises(
+    "anthropic-python", "/v1/messages", "whole and by the stream helper, tools, thinking, stop sequences"
+)
 def test_messages_are_valid_and_the_stream_helpers_fold_to_them(
     seeded: anthropic.Anthropic, seeded_pool: Pool, fields: dict[str, Any]
 ) -> None:
@@ -104,6 +107,7 @@ def test_the_request_id_is_where_the_client_looks(seeded: anthropic.Anthropic) -
         assert stream.request_id
 
 
+@pytest.mark.exercises("anthropic-python", "/v1/messages/count_tokens", "with tools and a system text")
 def test_tokens_are_counted(seeded: anthropic.Anthropic) -> None:
     body: Any = {"model": "sim", "messages": [{"role": "user", "content": "Hello"}], "tools": [TOOL], "system": "x"}
     counted = seeded.messages.count_tokens(**body)
@@ -111,6 +115,7 @@ def test_tokens_are_counted(seeded: anthropic.Anthropic) -> None:
     assert counted.input_tokens == seeded.messages.create(**body, max_tokens=1).usage.input_tokens
 
 
+@pytest.mark.exercises("anthropic-python", "/v1/messages", "the beta namespace, Claude Code's own request")
 def test_the_beta_namespace_takes_a_request_of_claude_code(echo_pool: Pool) -> None:
     body = claude_code_body()
     del body["stream"]
@@ -129,6 +134,7 @@ def test_the_beta_namespace_takes_a_request_of_claude_code(echo_pool: Pool) -> N
         assert "x-anthropic-billing-header" not in echoed
 
 
+@pytest.mark.exercises("anthropic-python", "/v1/models", "listed and found")
 def test_models_are_listed_and_found(seeded: anthropic.Anthropic) -> None:
     listed = list(seeded.models.list())
     assert [valid(model).id for model in listed] == ["sim"]  # pyright: ignore[reportAttributeAccessIssue]
@@ -138,6 +144,7 @@ def test_models_are_listed_and_found(seeded: anthropic.Anthropic) -> None:
         seeded.models.retrieve("other")
 
 
+@pytest.mark.exercises("anthropic-python", "/v1/messages", "the asynchronous client")
 def test_the_asynchronous_client_is_served_alike(seeded_pool: Pool) -> None:
     async def ask() -> tuple[Message, Message, int]:
         async with async_client_of(seeded_pool) as client:
@@ -230,18 +237,11 @@ def test_a_client_that_closes_its_stream_takes_its_work_out_of_the_engine(seeded
 # ---- a real model ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    output = tmp_path_factory.mktemp("smollm2") / "pool.log"
-    flags = ("--api-server-count", "2", "--max-model-len", "2048", "--model-alias", "claude-*")
-    with running_pool(output, *flags, model="smollm2") as pool:
-        yield pool
-
-
 @pytest.mark.model
-def test_a_real_model_answers_whole_and_streamed_alike(smollm2: Pool) -> None:
+@pytest.mark.exercises("anthropic-python", "/v1/messages", "a real model, whole and streamed")
+def test_a_real_model_answers_whole_and_streamed_alike(smollm2_pool: Pool) -> None:
     body = says("What is the capital of France?", model="claude-mine", max_tokens=24, extra_body=GREEDY)
-    with client_of(smollm2) as client:
+    with client_of(smollm2_pool) as client:
         message = client.messages.create(**body)
         valid(message)
         with client.messages.stream(**body) as stream:
@@ -254,12 +254,12 @@ def test_a_real_model_answers_whole_and_streamed_alike(smollm2: Pool) -> None:
 
 
 @pytest.mark.model
-def test_a_real_model_goes_on_where_the_answer_was_begun(smollm2: Pool) -> None:
+def test_a_real_model_goes_on_where_the_answer_was_begun(smollm2_pool: Pool) -> None:
     messages: Any = [
         {"role": "user", "content": "What is the capital of France?"},
         {"role": "assistant", "content": "The capital of France is"},
     ]
-    with client_of(smollm2) as client:
+    with client_of(smollm2_pool) as client:
         message = client.messages.create(
             model="smollm2", messages=messages, max_tokens=12, stop_sequences=["."], extra_body=GREEDY
         )
@@ -269,11 +269,12 @@ def test_a_real_model_goes_on_where_the_answer_was_begun(smollm2: Pool) -> None:
 
 
 @pytest.mark.model
-def test_a_real_model_takes_a_schema_and_tools(smollm2: Pool) -> None:
+@pytest.mark.exercises("anthropic-python", "/v1/messages", "a real model with a schema and tools")
+def test_a_real_model_takes_a_schema_and_tools(smollm2_pool: Pool) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     fields: Any = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
     body = says("Name the capital of France as JSON.", model="smollm2", max_tokens=60, extra_body=GREEDY)
-    with client_of(smollm2) as client:
+    with client_of(smollm2_pool) as client:
         message = client.messages.create(**body, **fields)
         assert '"city"' in text_of(document_of(message))
         assert client.messages.create(**body, tools=[TOOL]).content

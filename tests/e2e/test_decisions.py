@@ -25,6 +25,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
         assert "Traceback" not in one.log
 
 
+@pytest.mark.exercises("openai-python", "/v1/decisions", "predicates, choices, scores")
 def test_the_official_client_gets_its_answers(pool: Pool) -> None:
     decision = pool.openai.decisions.create(
         model="sim",

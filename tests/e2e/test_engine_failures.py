@@ -1,6 +1,8 @@
 """An engine that fails: each request still ends, with a status or with an error in its stream."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,11 +13,13 @@ import pytest
 from tests.conftest import StartPool
 from tests.e2e.refusals import CHAT, COMPLETIONS, GENERATING, error_of, good, one_connection, post, refused
 from tests.pool import ECHO_TEMPLATE, Pool, running_pool
+from tests.streams import OpenRequest, text_of
+from tests.streams import error_of as error_in
 
 pytestmark = pytest.mark.e2e
 
 # Control characters that set off the faulty pool's faults, as token ids and as text.
-FAILS_AT_ONCE, FAILS_LATER, IS_REFUSED = 1, 2, 3
+FAILS_AT_ONCE, FAILS_LATER, IS_REFUSED, FAILS_LATE = 1, 2, 3, 4
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +99,20 @@ def test_more_than_the_queue_holds_is_a_503_at_once_and_the_rest_is_served(start
             assert error_of(response, 503)["type"] == "ServiceUnavailableError"
             assert int(response.headers["retry-after"]) >= 1
         assert pool.post(CHAT, body).status_code == 200
+
+
+def test_what_was_made_before_a_failure_is_told_also_if_both_arrive_at_once(start_pool: StartPool) -> None:
+    engine = ["--mode", "echo", "--step-ms", "10", "--fault", f"error:{FAILS_LATE}:30"]
+    with start_pool("--api-server-count", "2", "--chat-template", ECHO_TEMPLATE, engine=engine) as pool:
+        body = {"messages": [{"role": "user", "content": chr(FAILS_LATE) + "a" * 40}], "stream": True}
+        with OpenRequest(pool.url, CHAT, body) as stream:
+            assert stream.read_some()
+            [pid] = [process["pid"] for process in pool.pool()["processes"] if process["engine_requests"]]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                pool.wait_idle()
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            events = stream.events()
+        assert error_in(events)["code"] == 500
+        assert text_of(events) == chr(FAILS_LATE) + "a" * 29

@@ -47,6 +47,7 @@ def all_valid(chunks: Iterable[BaseModel]) -> list[BaseModel]:
 
 
 @pytest.mark.parametrize("fields", CHATS, ids=str)
+@pytest.mark.exercises("openai-python", "/v1/chat/completions", "whole and streamed, logprobs, n, stop, tools, usage")
 def test_chats_are_valid_whole_and_streamed(seeded_pool: Pool, fields: dict[str, Any]) -> None:
     create = seeded_pool.openai.chat.completions.create
     fields = {"max_tokens": 12, **fields} if "max_completion_tokens" not in fields else fields
@@ -56,6 +57,7 @@ def test_chats_are_valid_whole_and_streamed(seeded_pool: Pool, fields: dict[str,
 
 
 @pytest.mark.parametrize("fields", COMPLETIONS, ids=str)
+@pytest.mark.exercises("openai-python", "/v1/completions", "whole and streamed, lists of prompts, n, echo, logprobs")
 def test_completions_are_valid_whole_and_streamed(seeded_pool: Pool, fields: dict[str, Any]) -> None:
     create = seeded_pool.openai.completions.create
     valid(create(model="sim", **fields))
@@ -66,6 +68,7 @@ def test_completions_are_valid_whole_and_streamed(seeded_pool: Pool, fields: dic
     all_valid(chunks)
 
 
+@pytest.mark.exercises("openai-python", "/v1/embeddings", "base64 and floats")
 def test_embeddings_are_valid_in_both_formats_and_the_same(embed_pool: Pool) -> None:
     create = embed_pool.openai.embeddings.create
     by_default = create(model="sim", input=["Hi", "there"])  # which this client asks for as base64
@@ -75,6 +78,7 @@ def test_embeddings_are_valid_in_both_formats_and_the_same(embed_pool: Pool) -> 
     assert [item.embedding for item in by_default.data] == [item.embedding for item in floats.data]
 
 
+@pytest.mark.exercises("openai-python", "/v1/models", "listed and alone")
 def test_models_are_valid_listed_and_alone(seeded_pool: Pool) -> None:
     models = seeded_pool.openai.models
     listed = all_valid(models.list())

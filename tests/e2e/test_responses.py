@@ -51,6 +51,7 @@ CREATES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", CREATES, ids=str)
+@pytest.mark.exercises("openai-python", "/v1/responses", "whole and by the stream helper, tools")
 def test_a_response_is_valid_and_the_same_whole_and_streamed(pool: Pool, fields: dict[str, Any]) -> None:
     extra = {"stop": fields["stop"]} if "stop" in fields else {}
     known = {name: value for name, value in fields.items() if name != "stop"}
@@ -151,6 +152,7 @@ def test_a_client_that_leaves_a_stream_ends_it_and_what_there_is_of_it_is_cancel
 # ---- a response made by one API server, and all that another does with it -------------------------------------------
 
 
+@pytest.mark.exercises("openai-python", "/v1/responses", "fetched, continued, listed, deleted through any API server")
 def test_a_response_is_fetched_continued_listed_and_deleted_through_others(workers: list[Worker]) -> None:
     maker, reader, other, last = workers
     made = maker.responses.create(model="sim", input="Hi ", instructions="First. ")

@@ -41,6 +41,7 @@ def test_a_response_in_the_background_goes_on_when_its_client_has_left(pool: Poo
     assert workers[2].responses.create(model="sim", input="y", previous_response_id=begun.id).output_text.endswith("xy")
 
 
+@pytest.mark.exercises("openai-python", "/v1/responses", "in the background, cancelled")
 def test_a_response_in_the_background_is_cancelled_through_any_api_server(pool: Pool, workers: list[Worker]) -> None:
     for worker in workers:
         begun = workers[0].responses.create(model="sim", input="x" * 2000, background=True)

@@ -42,6 +42,7 @@ def asked(text: str = ANSWER, **fields: Any) -> dict[str, Any]:
     return {"model": "sim", "messages": [{"role": "user", "content": text}], "tools": [TOOL], **fields}
 
 
+@pytest.mark.exercises("openai-python", "/v1/chat/completions", "tool calls and reasoning")
 def test_the_official_client_reads_calls_and_reasoning(pool: Pool) -> None:
     completion = pool.openai.chat.completions.create(**asked())
     valid(completion)
@@ -59,6 +60,7 @@ def test_the_official_client_reads_calls_and_reasoning(pool: Pool) -> None:
     assert completion.usage.completion_tokens_details.reasoning_tokens
 
 
+@pytest.mark.exercises("openai-python", "/v1/chat/completions", "the stream helper with parsed arguments")
 def test_the_clients_streaming_helper_builds_the_same_from_the_stream(pool: Pool) -> None:
     whole = pool.openai.chat.completions.create(**asked())
     with pool.openai.chat.completions.stream(**asked()) as stream:
