@@ -132,7 +132,7 @@ def _responses(route: Described) -> Schema:
     else:
         content = _json({"type": ["object", "array"]})
     if route.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}  # of the whole text or of one event: OpenAPI 3.1 does not say
     dialects = [route.dialect] if route.dialect is not None else [ChatCompletion, Messages]
     forms = [_form(dialect.error(InvalidRequest(""))) for dialect in dialects]
     error = forms[0] if len(forms) == 1 else {"anyOf": forms}
