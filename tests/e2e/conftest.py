@@ -29,6 +29,7 @@ def responses_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     faults = (f"error:{ord(FAILS_AT_ONCE)}:0", f"error:{ord(FAILS_LATER)}:3", f"refuse:{ord(IS_REFUSED)}:0")
     engine = ["--mode", "echo", "--step-ms", "3", *(word for fault in faults for word in ("--fault", fault))]
     flags = ("--api-server-count", "4", "--chat-template", ECHO_TEMPLATE, "--max-model-len", "4096")
+    flags += ("--tool-call-parser", "hermes")
     with running_pool(tmp_path_factory.mktemp("responses") / "pool.log", *flags, engine=engine) as pool:
         yield pool
 
