@@ -1,5 +1,6 @@
 """Job → events. `Pipeline.run` is the one asynchronous loop of a request; everything per token in it is synchronous."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 
@@ -172,9 +173,12 @@ class Pipeline:
                         started += decoder.start()
                     yield started
                     running = len(decoders)
+                    scores_prompts = any(one.sampling_params.prompt_logprobs is not None for one in job.each or (job,))
                     while True:
                         events: list[Event] = []
                         arrived = time.perf_counter()
+                        if scores_prompts:
+                            await _score_prompts(answers, decoders)
                         if place.queued:
                             place.begin(answers)
                         ended, failure = _take(answers, decoders, submission, events, timings)
@@ -224,6 +228,15 @@ class Pipeline:
                 )
                 decoders[request_id] = Decoder(len(decoders), asked, tokenizer, prompt, capabilities.eos_token_ids)
         return requests, decoders
+
+
+async def _score_prompts(answers: Sequence[Answer], decoders: dict[int, Decoder]) -> None:
+    """Ahead of `_take`, with the loop given back: the logprobs of 36,000 prompt tokens would hold it for a third of a
+    second."""
+    for answer in answers:
+        if type(answer) is Output and answer.prompt_logprobs is not None:
+            for _ in decoders[answer.request_id].score_prompt(answer):
+                await asyncio.sleep(0)
 
 
 def _take(

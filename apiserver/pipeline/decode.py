@@ -1,5 +1,7 @@
 """One choice's outputs → events. The only place that looks at every token, and it does so once."""
 
+from collections.abc import Iterator
+
 from apiserver.events import Event, Finished, PreparedPrompt, PromptScored, TextDelta, TokenLogprob
 from apiserver.pipeline.apart import Apart
 from apiserver.pipeline.detokenize import make_detokenizer
@@ -23,6 +25,7 @@ class Decoder:
         "_made",
         "_min_tokens",
         "_prompt",
+        "_prompt_scored",
         "_scorer",
         "_size",
         "_stops",
@@ -51,6 +54,7 @@ class Decoder:
         self._min_tokens = job.sampling_params.min_tokens
         self._made = 0
         self._size = len(prompt.text or "")  # characters of prompt + completion so far
+        self._prompt_scored: list[TokenLogprob] | None = None  # by score_prompt, before its output is fed
         self._untold: list[int] = []  # ids whose text is held back
         self._cached_tokens = 0
         self.finished = False
@@ -67,7 +71,7 @@ class Decoder:
         if output.cached_tokens:
             self._cached_tokens = output.cached_tokens
         if output.prompt_logprobs is not None:
-            events += self._score_prompt(output.prompt_logprobs)
+            events += self._prompt_events(output)
         new = unpack_ids(output.new_token_ids)
         ends_on_token = output.finish_reason is FinishReason.STOP and output.stop_token_id is not None
         textual = len(new) - 1 if ends_on_token and not self._job.include_stop else len(new)
@@ -194,8 +198,16 @@ class Decoder:
         entries = zip(token_ids, logprobs, offsets, strict=False)
         return [self._scorer.token(token_id, entry, offset) for token_id, entry, offset in entries]
 
-    def _score_prompt(self, logprobs: tuple[TokenLogprobs | None, ...]) -> list[Event]:
-        scored = self._scorer.prompt(self._prompt, logprobs)
+    def score_prompt(self, output: Output) -> Iterator[None]:
+        """What `feed` would do at once of a long prompt's logprobs, in steps: for whoever shares a loop."""
+        assert output.prompt_logprobs is not None
+        self._prompt_scored = yield from self._scorer.prompt(self._prompt, output.prompt_logprobs)
+
+    def _prompt_events(self, output: Output) -> list[Event]:
+        if self._prompt_scored is None:
+            for _ in self.score_prompt(output):
+                pass
+        scored, self._prompt_scored = self._prompt_scored or [], None
         events: list[Event] = [PromptScored(self._index, scored)]
         if self._job.echo:
             own = scored if self._job.sampling_params.logprobs is not None else None

@@ -364,3 +364,14 @@ def test_infinite_logprobs_become_numbers_that_json_has() -> None:
     entries = deltas(run(job(SamplingParams(logprobs=1)), [output]))[0].logprobs
     assert entries is not None
     assert (entries[0].logprob, entries[0].top[0].logprob) == (-9999.0, -9999.0)
+
+
+def test_a_long_prompts_logprobs_can_be_had_in_steps_and_are_the_same() -> None:
+    prompt = PreparedPrompt(list(b"ab" * 1000), "ab" * 1000)
+    request = job(echo=True, params=SamplingParams(logprobs=0, prompt_logprobs=0))
+    entries = (None, *(TokenLogprobs(-float(number)) for number in range(1, 2000)))
+    output = Output(1, prompt_logprobs=entries)
+    at_once, in_steps = (decoder_of(request, prompt=prompt) for _ in range(2))
+    steps = sum(1 for _ in in_steps.score_prompt(output))
+    assert steps >= 2 * len(entries) / 256 - 2  # places, then logprobs
+    assert in_steps.feed(output) == at_once.feed(output)
