@@ -74,6 +74,7 @@ def smollm2_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """Four API servers and a real model on the CPU."""
     output = tmp_path_factory.mktemp("smollm2") / "pool.log"
     flags = ("--api-server-count", "4", "--max-model-len", "2048", "--model-alias", "claude-*")
+    flags += ("--tool-call-parser", "hermes")
     with running_pool(output, *flags, model="smollm2") as pool:
         yield pool
         assert "Traceback" not in pool.log

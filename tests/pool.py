@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +26,16 @@ T = TypeVar("T")
 
 ECHO_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 """A chat template that adds nothing: with `--mode echo`, the sim answers exactly what it was told."""
+
+
+def quiet_port() -> int:
+    """A free port below those that the kernel gives to outgoing connections: it stays free while nobody listens, and
+    who tries to connect to it again and again does not meet itself."""
+    for port in random.sample(range(15_000, 30_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
 
 
 def wait_for(condition: Callable[[], T | None], seconds: float = 10.0, what: str = "the condition") -> T:

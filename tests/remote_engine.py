@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.pool import START_SECONDS, STOP_SECONDS, wait_for
+from tests.pool import START_SECONDS, STOP_SECONDS, quiet_port, wait_for
 
 
 class Engine:
@@ -21,7 +21,7 @@ class Engine:
         self._flags = flags
         self._engine = engine
         self._inside = inside
-        self.address = "tcp://127.0.0.1:0"
+        self.address = f"tcp://127.0.0.1:{quiet_port()}"
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -80,7 +80,8 @@ def _check_items(events: Sequence[dict[str, Any]]) -> None:
         else:
             name = kind.removesuffix(".done")
             assert pieces.setdefault(f"{name}.delta", "") == event.get("text", event.get("arguments"))
-    assert item is None, "an item is still open"
+    # What cannot be told any more, since the store fails or the response was deleted, ends where it is.
+    assert item is None or events[-1]["type"] == "error", "an item is still open"
     if "response" in events[-1]:
         assert events[-1]["response"]["output"] == done
 

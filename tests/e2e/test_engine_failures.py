@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import StartPool
 from tests.e2e.refusals import CHAT, COMPLETIONS, GENERATING, error_of, good, one_connection, post, refused
-from tests.pool import ECHO_TEMPLATE, Pool, running_pool
+from tests.pool import ECHO_TEMPLATE, Pool, running_pool, wait_for
 from tests.streams import OpenRequest, text_of
 from tests.streams import error_of as error_in
 
@@ -101,13 +101,17 @@ def test_more_than_the_queue_holds_is_a_503_at_once_and_the_rest_is_served(start
         assert pool.post(CHAT, body).status_code == 200
 
 
+def busy_processes(pool: Pool) -> list[int]:
+    return [process["pid"] for process in pool.pool()["processes"] if process["engine_requests"]]
+
+
 def test_what_was_made_before_a_failure_is_told_also_if_both_arrive_at_once(start_pool: StartPool) -> None:
     engine = ["--mode", "echo", "--step-ms", "10", "--fault", f"error:{FAILS_LATE}:30"]
     with start_pool("--api-server-count", "2", "--chat-template", ECHO_TEMPLATE, engine=engine) as pool:
         body = {"messages": [{"role": "user", "content": chr(FAILS_LATE) + "a" * 40}], "stream": True}
         with OpenRequest(pool.url, CHAT, body) as stream:
             assert stream.read_some()
-            [pid] = [process["pid"] for process in pool.pool()["processes"] if process["engine_requests"]]
+            [pid] = wait_for(lambda: busy_processes(pool), what="a busy API server on the board")
             os.kill(pid, signal.SIGSTOP)
             try:
                 pool.wait_idle()

