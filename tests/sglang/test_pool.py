@@ -175,6 +175,10 @@ def test_whoever_is_killed_every_client_hears_of_it_and_nothing_is_left(tmp_path
         if victim == "scheduler":
             assert "sglang::scheduler" in pool.log
             assert "was killed by SIGKILL" in pool.log
+            wait_for(lambda: health(pool) == 200, READY_SECONDS, "the next engine")
+            assert pool.engine()["epoch"] == 2
+            answer = pool.post("/v1/completions", {"prompt": "Hi", "max_tokens": 3, "ignore_eos": True})
+            assert answer.json()["usage"]["completion_tokens"] == 3
 
 
 def test_a_killed_core_is_heard_of_and_takes_sglang_with_it(llama: tuple[Pool, list[str]]) -> None:
