@@ -57,6 +57,11 @@ class Forwarder:
             writer.transport.abort()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepting = asyncio.current_task()
+        assert accepting is not None
+        self._tasks.add(accepting)
+        accepting.add_done_callback(self._tasks.discard)
+        self._writers.add(writer)
         await self._passes.wait()
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target, limit=_SEGMENT_BYTES)
@@ -104,6 +109,9 @@ class Forwarder:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.reset()  # also what was being opened
+        for _ in range(3):  # an abort is done in the loop's next turns; it may be the last that this loop has
+            await asyncio.sleep(0)
 
 
 @asynccontextmanager

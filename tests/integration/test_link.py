@@ -111,9 +111,13 @@ def test_a_restarted_core_is_met_again_and_the_old_ones_requests_have_ended() ->
             generate(submission, ENDLESS)
             await first.counts(1)
             await first.stop()
-            answers = await collect(submission)
-            assert isinstance(answers[-1], Failure)  # the core could still say so
-            assert answers[-1].kind is FailureKind.UNAVAILABLE
+            try:
+                answers = await collect(submission)
+            except EngineDead:
+                pass  # the end of the connection was noticed before the core's last word was read
+            else:
+                assert isinstance(answers[-1], Failure)
+                assert answers[-1].kind is FailureKind.UNAVAILABLE
         await until(lambda: is_free(address), "the port that the first one still says its last words on")
         second = ends.core("--mode", "echo", address=address, epoch=2)
         await until(lambda: client.epoch == 2, "the new core's Welcome")

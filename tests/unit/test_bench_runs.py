@@ -104,7 +104,7 @@ def test_mixed_load_on_a_url_is_one_configuration(
     assert without["median"]["models_seconds"]["count"] == 20
     assert without["failures"] == with_long["failures"] == {}
     chats = [body["messages"][0]["content"] for path, body in server.requests if path == "/v1/chat/completions"]
-    long = [text for text in chats if len(text) > 500]
+    long = [text for text in chats if len(text) > 1000]  # what it takes for 300 tokens; shorter ones were tries
     assert len(set(long)) >= len(long) - 1, "long prompts end differently"
     assert len({text[:300] for text in long}) == 1, "and begin alike"
     assert "with ÷ without" in capsys.readouterr().out
