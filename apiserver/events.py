@@ -8,15 +8,33 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine_bridge.wire import FinishReason, SamplingParams
+from engine_bridge.wire import FinishReason, SamplingParams, count_ids, pack_ids, unpack_ids
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True, gc=False):
-    """A prompt as the engine gets it. `text` is None where the client sent ids and nobody needs the text."""
+    """A prompt as the engine gets it. `text` is None where the client sent ids and nobody needs the text.
 
-    token_ids: list[int]
+    The ids stay packed from the encoder to the wire: making 36,000 of them objects and packing those again took half of
+    all that a long chat costs (0.6 of 1.3 ms).
+    """
+
+    packed: bytes
     text: str | None
     token_texts: list[str] | None = None
+
+    @classmethod
+    def of(cls, token_ids: list[int], text: str | None, token_texts: list[str] | None = None) -> "PreparedPrompt":
+        """Of ids that are objects already."""
+        return cls(pack_ids(token_ids), text, token_texts)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Unpacked anew each time."""
+        return unpack_ids(self.packed)
+
+    @property
+    def token_count(self) -> int:
+        return count_ids(self.packed)
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
@@ -263,7 +281,7 @@ class Result:
     @property
     def prompt_tokens(self) -> int:
         """Each prompt counts once, however many choices it has."""
-        return sum(len(prompt.token_ids) for prompt in self.prompts)
+        return sum(prompt.token_count for prompt in self.prompts)
 
     @property
     def output_tokens(self) -> int:

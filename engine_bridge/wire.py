@@ -291,9 +291,17 @@ decode_to_core = msgspec.msgpack.Decoder(list[ToCore]).decode
 decode_to_server = msgspec.msgpack.Decoder(list[ToServer]).decode
 
 
+ID_BYTES = 4
+
+
 def pack_ids(token_ids: list[int] | tuple[int, ...]) -> bytes:
     """Token ids as little-endian int32 bytes. Raises OverflowError outside int32: check ids against the model first."""
     return array.array("i", token_ids).tobytes()
+
+
+def count_ids(packed: bytes) -> int:
+    """How many ids are packed in it."""
+    return len(packed) // ID_BYTES
 
 
 def unpack_ids(packed: bytes) -> list[int]:

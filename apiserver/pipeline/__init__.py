@@ -94,8 +94,8 @@ class Pipeline:
                 prepared = await within(deadline, self._lane.run(prepare_embed, job, card, timings))
                 async with self._open(deadline) as submission:
                     requests = [
-                        Embed(submission.new_id(), packed, job.dimensions, job.client_request_id, job.priority)
-                        for packed in prepared.packed
+                        Embed(submission.new_id(), prompt.packed, job.dimensions, job.client_request_id, job.priority)
+                        for prompt in prepared.prompts
                     ]
                     indexes = {request.request_id: index for index, request in enumerate(requests)}
                     place.submit(requests)
@@ -128,8 +128,8 @@ class Pipeline:
                 labels = prepared.labels
                 async with self._open(deadline) as submission:
                     requests = [
-                        Score(submission.new_id(), packed, label, job.client_request_id, job.priority)
-                        for packed, label in zip(prepared.packed, labels, strict=True)
+                        Score(submission.new_id(), prompt.packed, label, job.client_request_id, job.priority)
+                        for prompt, label in zip(prepared.prompts, labels, strict=True)
                     ]
                     indexes = {request.request_id: index for index, request in enumerate(requests)}
                     place.submit(requests)
@@ -212,8 +212,8 @@ class Pipeline:
         requests: list[Generate] = []
         decoders: dict[int, Decoder] = {}
         tokenizer = self._lane.preprocessor.tokenizer
-        each = zip(prepared.prompts, prepared.packed, prepared.params, strict=True)
-        for number, (prompt, packed, prompt_params) in enumerate(each):
+        each = zip(prepared.prompts, prepared.params, strict=True)
+        for number, (prompt, prompt_params) in enumerate(each):
             asked = job.of(number)
             for choice in range(job.n):
                 choice_params = prompt_params
@@ -224,7 +224,14 @@ class Pipeline:
                     )
                 request_id = submission.new_id()
                 requests.append(
-                    Generate(request_id, packed, choice_params, asked.client_request_id, job.priority, asked.cache_salt)
+                    Generate(
+                        request_id,
+                        prompt.packed,
+                        choice_params,
+                        asked.client_request_id,
+                        job.priority,
+                        asked.cache_salt,
+                    )
                 )
                 decoders[request_id] = Decoder(len(decoders), asked, tokenizer, prompt, capabilities.eos_token_ids)
         return requests, decoders

@@ -8,6 +8,7 @@ again, and else behind all of it; and where prompts end alike (a chat template e
 from apiserver.errors import InvalidRequest, shown
 from apiserver.events import PreparedPrompt
 from apiserver.pipeline.preprocess import Preprocessor
+from engine_bridge.wire import ID_BYTES, unpack_ids
 
 _TAIL_TOKENS = 8  # a template's own end, and a word or two before it
 
@@ -22,7 +23,7 @@ class LabelFinder:
 
     def find(self, prompt: PreparedPrompt, param: str, labels: tuple[str, ...]) -> tuple[int, ...]:
         """Raises InvalidRequest unless each label is one token, and another one than the others."""
-        tail = tuple(prompt.token_ids[-_TAIL_TOKENS:])
+        tail = tuple(unpack_ids(prompt.packed[-_TAIL_TOKENS * ID_BYTES :]))
         ids: list[int] = []
         for label in labels:
             key = (tail, label)

@@ -8,14 +8,13 @@ from apiserver.pipeline.labels import LabelFinder
 from apiserver.pipeline.preprocess import Preprocessor, Room, fill_max_tokens
 from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, RenderJob, ScoreJob, TokenizeJob
 from apiserver.timings import Timings
-from engine_bridge.wire import SamplingParams, pack_ids
+from engine_bridge.wire import SamplingParams
 
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
-    """The prompts of a job, each with its ids as the wire has them and, for generation, its sampling params."""
+    """The prompts of a job and, for generation, the sampling params of each."""
 
     prompts: list[PreparedPrompt]
-    packed: list[bytes]
     params: list[SamplingParams]
 
 
@@ -23,7 +22,6 @@ class PreparedScores(msgspec.Struct, frozen=True, gc=False):
     """The prompts of a job, each with the ids of its labels."""
 
     prompts: list[PreparedPrompt]
-    packed: list[bytes]
     labels: list[tuple[int, ...]]
 
 
@@ -32,8 +30,8 @@ def prepare_generate(preprocessor: Preprocessor, job: GenerateJob, card: Card, t
     prompts: list[PreparedPrompt] = []
     for one in job.each or (job,):
         prompts += _generate_prompts(preprocessor, one, card, timings)
-    filled = [fill_max_tokens(job.of(number), len(prompt.token_ids), card) for number, prompt in enumerate(prompts)]
-    return Prepared(prompts, _pack(prompts), filled)
+    filled = [fill_max_tokens(job.of(number), prompt.token_count, card) for number, prompt in enumerate(prompts)]
+    return Prepared(prompts, filled)
 
 
 def _generate_prompts(
@@ -53,7 +51,7 @@ def prepare_render(preprocessor: Preprocessor, job: RenderJob, card: Card, timin
     """As prepare_generate, with the text of prompts that came as ids: somebody wants to read it."""
     prepared = prepare_generate(preprocessor, job.generate, card, timings)
     prompts = [_with_text(preprocessor, prompt, skip_special_tokens=False) for prompt in prepared.prompts]
-    return Prepared(prompts, prepared.packed, prepared.params)
+    return Prepared(prompts, prepared.params)
 
 
 def prepare_embed(preprocessor: Preprocessor, job: EmbedJob, card: Card, timings: Timings) -> Prepared:
@@ -64,7 +62,7 @@ def prepare_embed(preprocessor: Preprocessor, job: EmbedJob, card: Card, timings
         preprocessor.prepare(prompt, card, room, truncation, timings)
         for prompt, truncation in zip(job.prompts, truncations, strict=True)
     ]
-    return Prepared(prompts, _pack(prompts), [])
+    return Prepared(prompts, [])
 
 
 def prepare_score(preprocessor: Preprocessor, job: ScoreJob, card: Card, timings: Timings) -> PreparedScores:
@@ -81,7 +79,7 @@ def prepare_score(preprocessor: Preprocessor, job: ScoreJob, card: Card, timings
         labels = [finder.find(prompt, asked.param, each) for prompt, asked, each in named]
     else:
         labels = [tuple(job.labels[number % len(job.labels)]) for number in range(count)]
-    return PreparedScores(prompts, _pack(prompts), labels)
+    return PreparedScores(prompts, labels)
 
 
 def prepare_tokenize(
@@ -103,19 +101,15 @@ def prepare_detokenize(preprocessor: Preprocessor, job: DetokenizeJob, card: Car
     ]
 
 
-def _pack(prompts: list[PreparedPrompt]) -> list[bytes]:
-    return [pack_ids(prompt.token_ids) for prompt in prompts]
-
-
 def _with_text(preprocessor: Preprocessor, prompt: PreparedPrompt, skip_special_tokens: bool) -> PreparedPrompt:
     """What ids say; a prompt that came as text stays as the client wrote it."""
     if prompt.text is not None:
         return prompt
     text = preprocessor.decode(prompt.token_ids, skip_special_tokens=skip_special_tokens)
-    return PreparedPrompt(prompt.token_ids, text)
+    return PreparedPrompt(prompt.packed, text)
 
 
 def _with_token_texts(preprocessor: Preprocessor, prompt: PreparedPrompt) -> PreparedPrompt:
     token_bytes = preprocessor.tokenizer.token_bytes
     texts = [token_bytes(token_id).decode(errors="replace") for token_id in prompt.token_ids]
-    return PreparedPrompt(prompt.token_ids, prompt.text, texts)
+    return PreparedPrompt(prompt.packed, prompt.text, texts)

@@ -17,7 +17,7 @@ from apiserver.timings import Timings
 from apiserver.tokenizer import Encoder, Tokenizer
 from apiserver.tokenizer.messages import TemplateError
 from apiserver.tokenizer.template import RESERVED_VARIABLES, ChatTemplate
-from engine_bridge.wire import SamplingParams
+from engine_bridge.wire import SamplingParams, count_ids, pack_ids
 
 _FIELD = re.compile(r"messages\[\d+\][\w.\[\]]*")
 _CHARACTERS_PER_TOKEN = 8  # more than most text has
@@ -52,45 +52,46 @@ class Preprocessor:
     def prepare(
         self, prompt: Prompt, card: Card, room: Room | None, truncation: Truncation | None, timings: Timings
     ) -> PreparedPrompt:
-        """Token ids of one prompt. Raises InvalidRequest naming the prompt's own field.
+        """One prompt's token ids, packed. Raises InvalidRequest naming the prompt's own field.
 
         `room=None` is for prompts that no model has to take: they may be empty, and of any length.
         """
         match prompt:
             case TokenIds():
                 self.check_ids(prompt.token_ids, prompt.param, card.vocab_size)
-                text, token_ids = None, _truncate(prompt.token_ids, truncation, room)
+                text, packed = None, pack_ids(_truncate(prompt.token_ids, truncation, room))
             case Text():
                 text = _usable(prompt.text, prompt.param)
                 began = time.perf_counter()
-                token_ids = self._encode(text, prompt.add_special_tokens, prompt.param, room, truncation)
+                packed = self._encode(text, prompt.add_special_tokens, prompt.param, room, truncation)
                 timings.tokenize += time.perf_counter() - began
             case Chat():
-                text, token_ids = self._chat(prompt, room, truncation, timings)
+                text, packed = self._chat(prompt, room, truncation, timings)
         if room is not None:
-            if not token_ids:
+            count = count_ids(packed)
+            if not count:
                 raise InvalidRequest(f"{prompt.param} is empty: a prompt needs at least one token.", param=prompt.param)
-            if len(token_ids) > room.max_model_len - room.reserved:
-                raise too_long(len(token_ids), prompt.param, room)
-            if truncation is not None and len(token_ids) >= _most(truncation, room):
+            if count > room.max_model_len - room.reserved:
+                raise too_long(count, prompt.param, room)
+            if truncation is not None and count >= _most(truncation, room):
                 text = None  # it is not what the ids say any more
-        return PreparedPrompt(token_ids, text)
+        return PreparedPrompt(packed, text)
 
     def _chat(
         self, chat: Chat, room: Room | None, truncation: Truncation | None, timings: Timings
-    ) -> tuple[str, list[int]]:
+    ) -> tuple[str, bytes]:
         began = time.perf_counter()
         hidden = self._hide(chat) if self._escaper is not None else None
         text = _usable(self._render(chat if hidden is None else hidden.chat), chat.param)
         rendered = time.perf_counter()
         if hidden is None:
-            token_ids = self._encode(text, chat.add_special_tokens, chat.param, room, truncation)
+            packed = self._encode(text, chat.add_special_tokens, chat.param, room, truncation)
         else:
             parts, text = hidden.parts(text), hidden.text(text)
-            token_ids = self._encode_parts(parts, text, chat, room, truncation)
+            packed = pack_ids(self._encode_parts(parts, text, chat, room, truncation))
         timings.render += rendered - began
         timings.tokenize += time.perf_counter() - rendered
-        return text, token_ids
+        return text, packed
 
     def _hide(self, chat: Chat) -> Hidden | None:
         assert self._escaper is not None
@@ -121,12 +122,12 @@ class Preprocessor:
 
     def _encode(
         self, text: str, add_special_tokens: bool, param: str, room: Room | None, truncation: Truncation | None
-    ) -> list[int]:
+    ) -> bytes:
         if room is not None and truncation is None and self._cannot_fit(text, room):
             raise too_long(None, param, room)
         if truncation is None or room is None:
-            return self.encoder.encode(text, add_special_tokens=add_special_tokens)
-        return self._encode_truncated(text, add_special_tokens, _most(truncation, room), truncation.side)
+            return self.encoder.encode_packed(text, add_special_tokens=add_special_tokens)
+        return pack_ids(self._encode_truncated(text, add_special_tokens, _most(truncation, room), truncation.side))
 
     def _cannot_fit(self, text: str, room: Room) -> bool:
         """The cheap refusal: of megabytes that cannot fit, the length tells, or the ids of a part."""
@@ -135,8 +136,8 @@ class Preprocessor:
         size = room.max_model_len * _CHARACTERS_PER_TOKEN
         while len(text) > size:
             # Without the white space at its end: what comes behind it may take that away.
-            part = self.encoder.encode(text[:size].rstrip(), add_special_tokens=False)
-            if len(part) > room.max_model_len + _SLACK_TOKENS:
+            part = self.encoder.encode_packed(text[:size].rstrip(), add_special_tokens=False)
+            if count_ids(part) > room.max_model_len + _SLACK_TOKENS:
                 return True
             size *= 8
         return False

@@ -44,11 +44,12 @@ class Scorer:
         self, prompt: PreparedPrompt, entries: tuple[TokenLogprobs | None, ...]
     ) -> Generator[None, None, list[TokenLogprob]]:
         """The prompt's own logprobs, one a token; in steps, since 36,000 of them take a third of a second."""
-        offsets = yield from self._prompt_offsets(prompt.token_ids, prompt.text or "")
+        token_ids = prompt.token_ids
+        offsets = yield from self._prompt_offsets(token_ids, prompt.text or "")
         scored: list[TokenLogprob] = []
         for start in range(0, len(entries), _STEP_TOKENS):
             step = slice(start, start + _STEP_TOKENS)
-            for token_id, entry, offset in zip(prompt.token_ids[step], entries[step], offsets[step], strict=True):
+            for token_id, entry, offset in zip(token_ids[step], entries[step], offsets[step], strict=True):
                 scored.append(self.token(token_id, entry, offset))
             yield
         return scored

@@ -119,7 +119,7 @@ class Encode(Unary):
         meta: dict[str, Any] = {
             "id": f"{self._id}_{index}" if self._is_batch else self._id,
             "finish_reason": None,  # nothing was generated
-            "prompt_tokens": len(prompt.token_ids),
+            "prompt_tokens": prompt.token_count,
             "e2e_latency": round(time.perf_counter() - self._began, 6),
         }
         vector = finite(result.vectors[index], self._job.prompts[index].param)

@@ -105,7 +105,7 @@ class Generate:
 
     def _item(self, index: int, choice: Choice, prompt: PreparedPrompt) -> dict[str, Any]:
         assert choice.finished is not None
-        meta = self._meta(index, choice.finished, len(prompt.token_ids))
+        meta = self._meta(index, choice.finished, prompt.token_count)
         view = self._view(index)
         if view is not None:
             meta |= self._input_logprobs(view, choice.prompt_logprobs or [])
@@ -182,7 +182,7 @@ class Generate:
         meta = {
             "id": self._ids[event.index],
             "finish_reason": None,
-            "prompt_tokens": len(self._prompt(event.index).token_ids),
+            "prompt_tokens": self._prompt(event.index).token_count,
             "completion_tokens": told.count,
             "cached_tokens": 0,
             "weight_version": WEIGHT_VERSION,
@@ -192,7 +192,7 @@ class Generate:
     def _end(self, finished: Finished) -> Chunk:
         told = self._told_of(finished.index)
         told.count = finished.output_tokens
-        meta = self._meta(finished.index, finished, len(self._prompt(finished.index).token_ids))
+        meta = self._meta(finished.index, finished, self._prompt(finished.index).token_count)
         return self._chunk(finished.index, told, meta)
 
     def _chunk(self, index: int, told: _Told, meta: dict[str, Any]) -> Chunk:

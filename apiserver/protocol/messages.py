@@ -129,7 +129,7 @@ class Messages:
                 raise AssertionError(f"no message event: {event}")
 
     def _opening(self, started: Started) -> Iterator[Chunk]:
-        self._prompt_tokens = sum(len(prompt.token_ids) for prompt in started.prompts)
+        self._prompt_tokens = sum(prompt.token_count for prompt in started.prompts)
         none: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}
         message = self._message([], none, anthropic.usage_at_start(self._prompt_tokens))
         yield Chunk({"type": "message_start", "message": message}, "message_start")

@@ -29,7 +29,7 @@ class Envelope:
         return not self._continuous
 
     def start(self, started: Started) -> None:
-        self._prompt_tokens = sum(len(prompt.token_ids) for prompt in started.prompts)
+        self._prompt_tokens = sum(prompt.token_count for prompt in started.prompts)
 
     def count(self, delta: Delta) -> None:
         """Tokens that are told, for continuous usage."""

@@ -37,8 +37,8 @@ class _Render(Unary):
                     "index": index,
                     "prompt": prompt.text,
                     "prompt_token_ids": prompt.token_ids,
-                    "prompt_tokens": len(prompt.token_ids),
-                    "room": self._max_model_len - len(prompt.token_ids),
+                    "prompt_tokens": prompt.token_count,
+                    "room": self._max_model_len - prompt.token_count,
                     "max_tokens": params.max_tokens,
                     "sampling_params": {name: getattr(params, name) for name in params.__struct_fields__},
                 }

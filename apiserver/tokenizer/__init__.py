@@ -18,6 +18,10 @@ class Encoder(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
+    def encode_packed(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """The same ids as the wire has them (`engine_bridge.wire.pack_ids`)."""
+        ...
+
     def encode_truncated(
         self, text: str, *, add_special_tokens: bool, most: int, side: Literal["left", "right"]
     ) -> list[int]:

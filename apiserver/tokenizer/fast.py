@@ -28,6 +28,9 @@ class FastEncoder:
         # Said each time: its default leaves BOS out, tokenizers' default puts it in.
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
+    def encode_packed(self, text: str, *, add_special_tokens: bool) -> bytes:
+        return self._backend.encode_batch_flat([text], add_special_tokens=add_special_tokens)[0]
+
     def encode_truncated(
         self, text: str, *, add_special_tokens: bool, most: int, side: Literal["left", "right"]
     ) -> list[int]:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from apiserver.tokenizer import DecoderFamily
+from engine_bridge.wire import pack_ids
 
 _MANY_IDS = 512  # of so many on, decoding lets go of the GIL
 
@@ -50,6 +51,9 @@ class HfTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def encode_packed(self, text: str, *, add_special_tokens: bool) -> bytes:
+        return pack_ids(self.encode(text, add_special_tokens=add_special_tokens))
 
     def encode_truncated(
         self, text: str, *, add_special_tokens: bool, most: int, side: Literal["left", "right"]

@@ -15,9 +15,10 @@ from typing import Literal
 
 from apiserver.tokenizer.fast import FastEncoder
 from apiserver.tokenizer.hf import HfTokenizer
+from engine_bridge.wire import unpack_ids
 
 AGREE = "agree"
-PROBE_VERSION = 2  # raise it when the strings change: old verdicts are then asked again
+PROBE_VERSION = 3  # raise it when the strings change: old verdicts are then asked again
 _CHILD_SECONDS = 120
 _MOST_IN_CONTEXT = 128  # added tokens; some models have a thousand, all alike
 
@@ -75,9 +76,10 @@ def disagreement(tokenizer_json: str) -> str | None:
 def _is_equal(fast: FastEncoder, reference: HfTokenizer, text: str, add_special_tokens: bool) -> bool:
     try:
         token_ids = fast.encode(text, add_special_tokens=add_special_tokens)
+        packed = fast.encode_packed(text, add_special_tokens=add_special_tokens)
     except Exception:  # whatever stops fastokens here would fail a client's request
         return False
-    return token_ids == reference.encode(text, add_special_tokens=add_special_tokens)
+    return token_ids == unpack_ids(packed) == reference.encode(text, add_special_tokens=add_special_tokens)
 
 
 def _first_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from apiserver.tokenizer.hf import HfTokenizer
+from engine_bridge.wire import pack_ids
 
 _PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor")
 _BERT = ("BertNormalizer", "BertPreTokenizer", "WordPiece")
@@ -47,6 +48,9 @@ class WordEncoder:
         except KeyError:
             return self._learn(text, words, add_special_tokens)
         return [*self._before, *found, *self._behind] if add_special_tokens else list(found)
+
+    def encode_packed(self, text: str, *, add_special_tokens: bool) -> bytes:
+        return pack_ids(self.encode(text, add_special_tokens=add_special_tokens))
 
     def _learn(self, text: str, words: list[str], add_special_tokens: bool) -> list[int]:
         """A few of the words that are new; the text itself goes the long way."""

@@ -138,7 +138,7 @@ def _stream(exchange: OpenExchange, outputs: Sequence[Output], tokenizer: HfToke
     """CPU seconds and bytes from the first output to the stream's end, as the endpoint makes it."""
     job = exchange.job
     assert isinstance(job, GenerateJob)
-    prompt = PreparedPrompt([72], "Hi")
+    prompt = PreparedPrompt.of([72], "Hi")
     decoder = Decoder(0, job, tokenizer, prompt, (258,))
     result = Result()
     started = Started([prompt])

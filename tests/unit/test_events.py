@@ -7,7 +7,7 @@ from engine_bridge.wire import FinishReason
 def test_what_was_cached_of_a_prompt_counts_once_however_many_choices_it_has() -> None:
     """vllm#56361: a client that subtracts the cached tokens from the prompt's must not get below nothing."""
     result = Result()
-    result.feed(Started([PreparedPrompt([1] * 10, None), PreparedPrompt([2] * 8, None)]))
+    result.feed(Started([PreparedPrompt.of([1] * 10, None), PreparedPrompt.of([2] * 8, None)]))
     for index, cached in enumerate((4, 9, 9, 0, 7, 7)):
         result.feed(Finished(index, FinishReason.STOP, None, None, 1, cached))
     assert (result.prompt_tokens, result.cached_tokens) == (18, 4)

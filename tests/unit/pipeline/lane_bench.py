@@ -19,6 +19,7 @@ from apiserver.timings import Timings
 from apiserver.tokenizer.byte import byte_tokenizer_json
 from apiserver.tokenizer.hf import HfTokenizer
 from apiserver.tokenizer.template import ChatTemplate
+from engine_bridge.wire import pack_ids
 from tests.unit.protocol.cards import make_card
 
 SECONDS = 10.0
@@ -56,6 +57,9 @@ class Encoder:
         if text.startswith("fails"):
             raise LookupError(text)
         return list(text.encode())
+
+    def encode_packed(self, text: str, *, add_special_tokens: bool) -> bytes:
+        return pack_ids(self.encode(text, add_special_tokens=add_special_tokens))
 
     def encode_truncated(
         self, text: str, *, add_special_tokens: bool, most: int, side: Literal["left", "right"]

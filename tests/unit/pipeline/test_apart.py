@@ -56,7 +56,7 @@ def test_the_fold_is_that_of_one_token_at_a_time_and_every_id_is_told_once(
         with_token_ids=with_token_ids,
         stop=stop,
     )
-    prompt = PreparedPrompt([1], sample.prompt_end)
+    prompt = PreparedPrompt.of([1], sample.prompt_end)
     tokens = ids(sample.text)
 
     def answer(size: Any) -> tuple[Choice, Finished]:
@@ -153,7 +153,7 @@ def test_an_abort_tells_what_was_counted() -> None:
 @pytest.mark.parametrize(("text", "reasons"), [("a<think>\n", True), ("a<think>\n\n</think>\n\n", False), ("a", False)])
 @pytest.mark.parametrize("as_ids", [True, False])
 def test_the_end_of_the_prompt_opens_the_reasoning(text: str, reasons: bool, as_ids: bool) -> None:
-    prompt = PreparedPrompt(ids(text), None if as_ids else text)
+    prompt = PreparedPrompt.of(ids(text), None if as_ids else text)
     decoder = Decoder(0, job(structure=HERMES), BYTES, prompt, ())
     choice, _ = choice_of(list(decoder.feed(steps(ids("Hm"), 9)[0])))
     assert (choice.reasoning, choice.text) == (("Hm", "") if reasons else ("", "Hm"))

@@ -20,7 +20,7 @@ from tests.unit.pipeline.test_stop import end_of
 
 BYTES = HfTokenizer(byte_tokenizer_json())
 IM_START, IM_END = SPECIAL_TOKENS["<|im_start|>"], SPECIAL_TOKENS["<|im_end|>"]
-PROMPT = PreparedPrompt(list(b"Say: "), "Say: ")
+PROMPT = PreparedPrompt.of(list(b"Say: "), "Say: ")
 HARD = "a🎉b>>\n界 \ufffd".encode() + b"\xff\xe4\xbd" + "é>>x".encode()
 
 either_way = pytest.mark.parametrize("skip", [True, False], ids=["special tokens skipped", "special tokens told"])
@@ -327,7 +327,7 @@ def scored_prompt(prompt: PreparedPrompt, request: GenerateJob, tokenizer: HfTok
 
 
 def test_an_echo_with_logprobs_tells_the_prompt_with_its_own() -> None:  # vllm-project/vllm#6521
-    prompt = PreparedPrompt(list("né".encode()), "né")
+    prompt = PreparedPrompt.of(list("né".encode()), "né")
     request = job(SamplingParams(logprobs=0, prompt_logprobs=0), echo=True)
     scored, delta, finished = scored_prompt(prompt, request)
     assert isinstance(scored, PromptScored)
@@ -348,7 +348,7 @@ def test_an_echo_without_logprobs_has_none_even_where_the_prompt_is_scored() -> 
 def test_a_prompts_offsets_are_those_of_the_clients_text(text: str) -> None:
     """The tokenizer's own BOS is no part of what the client wrote; a special token that it wrote is."""
     pieces = SPECIMENS["byte fallback"]
-    prompt = PreparedPrompt(pieces.ids(SPECIAL, "▁the", "▁dog"), text)
+    prompt = PreparedPrompt.of(pieces.ids(SPECIAL, "▁the", "▁dog"), text)
     request = job(SamplingParams(logprobs=0, prompt_logprobs=0), echo=True)
     entries = (None, TokenLogprobs(-1.0), TokenLogprobs(-1.0))
     decoder = decoder_of(request, pieces.ours, prompt)
@@ -367,7 +367,7 @@ def test_infinite_logprobs_become_numbers_that_json_has() -> None:
 
 
 def test_a_long_prompts_logprobs_can_be_had_in_steps_and_are_the_same() -> None:
-    prompt = PreparedPrompt(list(b"ab" * 1000), "ab" * 1000)
+    prompt = PreparedPrompt.of(list(b"ab" * 1000), "ab" * 1000)
     request = job(echo=True, params=SamplingParams(logprobs=0, prompt_logprobs=0))
     entries = (None, *(TokenLogprobs(-float(number)) for number in range(1, 2000)))
     output = Output(1, prompt_logprobs=entries)

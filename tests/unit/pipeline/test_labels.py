@@ -30,7 +30,7 @@ def tokenizers() -> dict[str, Counting]:
 
 
 def prepared(tokenizer: Counting, text: str) -> PreparedPrompt:
-    return PreparedPrompt(tokenizer.encode(text, add_special_tokens=False), text)
+    return PreparedPrompt.of(tokenizer.encode(text, add_special_tokens=False), text)
 
 
 PROMPTS = {

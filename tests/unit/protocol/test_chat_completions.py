@@ -47,7 +47,7 @@ def whole(chat: ChatCompletion, events: Iterable[Event]) -> dict[str, Any]:
 
 def answer(*texts: str, prompt: int = 3, reason: FinishReason = FinishReason.STOP) -> list[Event]:
     """One choice a text, told letter by letter, the choices in turn."""
-    events: list[Event] = [Started([PreparedPrompt(list(range(prompt)), "Hi!")])]
+    events: list[Event] = [Started([PreparedPrompt.of(list(range(prompt)), "Hi!")])]
     for place in range(max(map(len, texts))):
         events += [TextDelta(index, text[place], [place]) for index, text in enumerate(texts) if place < len(text)]
     events += [Finished(index, reason, None, 499, len(text), 0) for index, text in enumerate(texts)]
@@ -176,7 +176,7 @@ def test_usage_that_was_asked_for_is_one_chunk_without_choices() -> None:
 
 @pytest.mark.parametrize("text", ['"', "\\", "\n", "\x00", "😀", "\u2028", "</script>", '{"a":1}'])
 def test_every_text_survives_the_splicing_of_chunks(text: str) -> None:
-    events: list[Event] = [Started([PreparedPrompt([1], "a")]), TextDelta(0, text, [1])]
+    events: list[Event] = [Started([PreparedPrompt.of([1], "a")]), TextDelta(0, text, [1])]
     [_, chunk] = streamed(exchange(stream=True), events)
     assert chunk["choices"][0]["delta"]["content"] == text
 
@@ -190,7 +190,7 @@ def test_a_model_name_with_quotes_survives_the_splicing_of_chunks() -> None:
 def test_logprobs_have_the_shape_of_a_chat() -> None:
     best = TokenLogprob(7, -0.5, "a", b"a")
     scored = TokenLogprob(7, -0.5, "a", b"a", (best,))
-    events: list[Event] = [Started([PreparedPrompt([1], "a")]), TextDelta(0, "a", [7], [scored])]
+    events: list[Event] = [Started([PreparedPrompt.of([1], "a")]), TextDelta(0, "a", [7], [scored])]
     events.append(Finished(0, FinishReason.STOP, None, None, 1, 0))
     document = whole(exchange(logprobs=True, top_logprobs=1), events)["choices"][0]["logprobs"]
     token = {"token": "a", "logprob": -0.5, "bytes": [97]}

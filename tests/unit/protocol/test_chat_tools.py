@@ -29,7 +29,7 @@ def exchange(**fields: Any) -> ChatCompletion:
 
 
 def answer(*more: Event, reason: FinishReason = FinishReason.STOP, calls: int = 0) -> list[Event]:
-    started = Started([PreparedPrompt([1, 2, 3], "Hi!")])
+    started = Started([PreparedPrompt.of([1, 2, 3], "Hi!")])
     return [started, *more, Finished(0, reason, None, None, 9, 0, tool_calls=calls, reasoning_tokens=2)]
 
 

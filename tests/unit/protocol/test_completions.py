@@ -90,7 +90,7 @@ def test_the_best_of_as_many_as_are_returned_is_no_choice(n: int | None, best_of
 
 
 def test_choices_are_numbered_prompt_by_prompt() -> None:
-    prompts = [PreparedPrompt([1], "a"), PreparedPrompt([2, 3], "b")]
+    prompts = [PreparedPrompt.of([1], "a"), PreparedPrompt.of([2, 3], "b")]
     events: list[Event] = [Started(prompts)]
     for index in range(4):
         events += [TextDelta(index, str(index), [index]), Finished(index, FinishReason.STOP, None, None, 1, 0)]
@@ -108,7 +108,7 @@ def test_choices_are_numbered_prompt_by_prompt() -> None:
 def test_a_stream_has_nothing_before_the_first_token() -> None:
     """Load tools take any chunk with choices for the first token."""
     completion = exchange(stream=True)
-    events: list[Event] = [Started([PreparedPrompt([1], "a")]), TextDelta(0, 'x"\n', [1])]
+    events: list[Event] = [Started([PreparedPrompt.of([1], "a")]), TextDelta(0, 'x"\n', [1])]
     frames = [sse.encode(chunk) for event in events for chunk in completion.chunks(event)]
     assert len(frames) == 1
     assert json.loads(frames[0].removeprefix(b"data: "))["choices"][0]["text"] == 'x"\n'

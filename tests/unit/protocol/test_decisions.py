@@ -47,7 +47,7 @@ def said(made: ScoreJob, number: int = 0) -> str:
 
 def answer(made: Exchange, *probabilities: tuple[float, ...]) -> dict[str, Any]:
     result = Result()
-    result.feed(Started([PreparedPrompt([1, 2, 3], None) for _ in probabilities]))
+    result.feed(Started([PreparedPrompt.of([1, 2, 3], None) for _ in probabilities]))
     for index, each in enumerate(probabilities):
         result.feed(Scored(index, tuple(map(math.log, each)), tuple(range(len(each)))))
     return json.loads(json.dumps(made.body(result).document))

@@ -29,7 +29,7 @@ def vector(*values: float) -> bytes:
 
 def body(embeddings: Embeddings, *vectors: bytes) -> Body:
     result = Result()
-    result.feed(Started([PreparedPrompt([1, 2], None) for _ in vectors]))
+    result.feed(Started([PreparedPrompt.of([1, 2], None) for _ in vectors]))
     for index, one in enumerate(vectors):
         result.feed(Embedded(index, one))
     return embeddings.body(result)

@@ -204,7 +204,7 @@ def test_another_model_is_not_found_and_strict_servers_refuse_unknown_fields() -
 
 # ---- whole answers ----
 
-PROMPTS = [PreparedPrompt([1, 2], None)]
+PROMPTS = [PreparedPrompt.of([1, 2], None)]
 STARTED = Started(PROMPTS)
 
 

@@ -69,7 +69,7 @@ def whole(events: Iterable[Event], **fields: Any) -> dict[str, Any]:
 
 
 def started(tokens: int = 3) -> Started:
-    return Started([PreparedPrompt(list(range(tokens)), "Hi!")])
+    return Started([PreparedPrompt.of(list(range(tokens)), "Hi!")])
 
 
 def finished(reason: FinishReason = FinishReason.STOP, **fields: Any) -> Finished:

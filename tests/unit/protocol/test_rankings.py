@@ -35,7 +35,7 @@ def embed_job(dialect: Any, **fields: Any) -> EmbedJob:
 
 def answer(made: Exchange, *vectors: tuple[float, ...]) -> Any:
     result = Result()
-    result.feed(Started([PreparedPrompt([1, 2], None) for _ in vectors]))
+    result.feed(Started([PreparedPrompt.of([1, 2], None) for _ in vectors]))
     for index, vector in enumerate(vectors):
         result.feed(Embedded(index, array.array("f", vector).tobytes()))
     document = made.body(result).document
@@ -176,7 +176,7 @@ def test_as_many_texts_are_compared_one_by_one() -> None:
 
 def scored(made: Exchange, *logprobs: tuple[float, ...]) -> Any:
     result = Result()
-    result.feed(Started([PreparedPrompt([1, 2], None) for _ in logprobs]))
+    result.feed(Started([PreparedPrompt.of([1, 2], None) for _ in logprobs]))
     for index, each in enumerate(logprobs):
         result.feed(Scored(index, each))
     return json.loads(json.dumps(made.body(result).document))

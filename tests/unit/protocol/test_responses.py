@@ -35,7 +35,7 @@ from engine_bridge.wire import FinishReason
 from tests.responses_grammar import anonymous, check, parsed
 from tests.unit.protocol.cards import make_card
 
-STARTED = Started([PreparedPrompt([1, 2, 3], "Hi!")])
+STARTED = Started([PreparedPrompt.of([1, 2, 3], "Hi!")])
 _EVENT = TypeAdapter[Any](ResponseStreamEvent)
 
 

@@ -35,7 +35,7 @@ def test_a_prompt_is_encoded_with_special_tokens_and_a_conversation_without() ->
 
 def test_one_prompt_gives_one_list_and_several_give_lists() -> None:
     result = Result()
-    result.feed(Started([PreparedPrompt([1, 2], "ab", ["a", "b"])]))
+    result.feed(Started([PreparedPrompt.of([1, 2], "ab", ["a", "b"])]))
     assert answer(tokenize(prompt="ab"), result) == {"tokens": [1, 2], "count": 2, "max_model_len": 1000}
     assert answer(tokenize(prompt=["ab"]), result) == {"tokens": [[1, 2]], "count": [2], "max_model_len": 1000}
     assert answer(tokenize(prompt="ab", return_token_strs=True), result)["token_strs"] == ["a", "b"]

@@ -24,6 +24,7 @@ from apiserver.tokenizer.hf import HfTokenizer
 from apiserver.tokenizer.probe import disagreement
 from apiserver.tokenizer.source import TokenizerError
 from apiserver.tokenizer.words import WordEncoder, is_word_by_word
+from engine_bridge.wire import unpack_ids
 from tests.real_tokenizers import FAST, NAMES, mistral_pieces, tokenizer_directory, tokenizer_json
 from tests.unit.tokenizer import reference
 from tests.varied_texts import varied_texts
@@ -91,12 +92,13 @@ def test_the_texts_are_many_and_not_only_english() -> None:
 @pytest.mark.parametrize(("name", "backend"), BACKENDS)
 def test_ids_are_those_of_tokenizers_own_encode(name: str, backend: str) -> None:
     model = real(name)
-    encode = model.ours(backend).encode
+    encoder = model.ours(backend)
     for text in model.texts():
         for special in (False, True):
             expected = model.reference.encode(text, add_special_tokens=special).ids
             for _ in range(2):  # what was learnt from a text gives its ids as well
-                assert encode(text, add_special_tokens=special) == expected, ascii(text)
+                assert encoder.encode(text, add_special_tokens=special) == expected, ascii(text)
+            assert unpack_ids(encoder.encode_packed(text, add_special_tokens=special)) == expected, ascii(text)
 
 
 REFERENCES: dict[str, Callable[[], reference.Encode]] = {
@@ -133,14 +135,15 @@ def texts_of(draw: st.DrawFn, added: tuple[str, ...]) -> str:
 @pytest.mark.parametrize(("name", "backend"), BACKENDS)
 def test_ids_are_equal_for_whatever_comes(name: str, backend: str) -> None:
     model = real(name)
-    encode = model.ours(backend).encode
+    encoder = model.ours(backend)
 
     @settings(max_examples=300, deadline=None)
     @given(text=texts_of(model.added), special=st.booleans())
     def check(text: str, special: bool) -> None:
         expected = model.reference.encode(text, add_special_tokens=special).ids
         for _ in range(3):
-            assert encode(text, add_special_tokens=special) == expected
+            assert encoder.encode(text, add_special_tokens=special) == expected
+            assert unpack_ids(encoder.encode_packed(text, add_special_tokens=special)) == expected
 
     check()
 
@@ -151,7 +154,9 @@ def test_ids_are_equal_for_whatever_comes(name: str, backend: str) -> None:
 )
 def test_one_kind_of_character_for_ever_is_no_other_matter(name: str, backend: str, text: str) -> None:
     model = real(name)
-    assert model.ours(backend).encode(text, add_special_tokens=True) == model.reference.encode(text).ids
+    expected = model.reference.encode(text).ids
+    assert model.ours(backend).encode(text, add_special_tokens=True) == expected
+    assert unpack_ids(model.ours(backend).encode_packed(text, add_special_tokens=True)) == expected
 
 
 @pytest.mark.parametrize(("name", "backend"), BACKENDS)
