@@ -245,6 +245,8 @@ class Result:
 
     def __init__(self) -> None:
         self.prompts: list[PreparedPrompt] = []
+        self.prompt_tokens = 0
+        """Each prompt counts once, however many choices it has."""
         self.choices: dict[int, Choice] = {}
         self.vectors: dict[int, bytes] = {}
         self.scores: dict[int, Scored] = {}
@@ -263,6 +265,7 @@ class Result:
                 self.vectors[event.index] = event.vector
             case Started():
                 self.prompts = event.prompts
+                self.prompt_tokens = sum([prompt.token_count for prompt in event.prompts])
             case PromptScored():
                 self._choice(event.index).prompt_logprobs = event.logprobs
             case Scored():
@@ -277,11 +280,6 @@ class Result:
         if choice is None:
             choice = self.choices[index] = Choice()
         return choice
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Each prompt counts once, however many choices it has."""
-        return sum(prompt.token_count for prompt in self.prompts)
 
     @property
     def output_tokens(self) -> int:
