@@ -1,5 +1,6 @@
 """Bytes → a struct, or a 400 that says where it hurts. Shared by all dialects; knows none of them."""
 
+import gc
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -7,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from apiserver.errors import InvalidRequest, shown
+from apiserver.errors import InvalidRequest, TooLarge, shown
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _STEP = re.compile(r"\[(\d+|\.\.\.)\]|([^.\[\]]+)")
@@ -18,6 +19,10 @@ _LONE_SURROGATE = re.compile(
 )
 _MOST_EXPLAINED = 1 << 20  # looking for the fault in a larger body would cost more than the body was worth
 _MOST_INTEGRAL_FIELDS = 64
+_LARGE = 1 << 20
+MOST_CONTAINERS = 1_000_000
+"""Brackets that open in a large body. More of them would be lists that hold the loop for seconds, or a text that is too
+long for any model."""
 _TOO_DEEP = "The JSON body is nested too deeply."
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -26,7 +31,25 @@ _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """The body as the decoder's struct. Raises InvalidRequest with the field's path as `param`."""
+    """The body as the decoder's struct. Raises InvalidRequest with the field's path as `param`, or TooLarge."""
+    if len(raw) > _LARGE:
+        return _decode_large(raw, decoder)
+    return _decode(raw, decoder)
+
+
+def _decode_large(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """27 MB of `[1],[1],…` took 16 s: a second for making them, and the rest for the collector, which looks through all
+    that there is again and again while it grows."""
+    if raw.count(b"[") + raw.count(b"{") > MOST_CONTAINERS:
+        raise TooLarge(f"The JSON body has more than {MOST_CONTAINERS} lists and objects. Send several requests.")
+    gc.disable()
+    try:
+        return _decode(raw, decoder)
+    finally:
+        gc.enable()
+
+
+def _decode(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:

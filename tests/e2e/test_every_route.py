@@ -11,6 +11,7 @@ from apiserver.http.admin import ADMIN_ROUTES
 from apiserver.http.app import DIALECTS
 from apiserver.http.info import INFO_ROUTES
 from apiserver.protocol.chat_completions import ChatCompletion
+from apiserver.protocol.decoding import MOST_CONTAINERS
 from tests.e2e.refusals import EMBEDDINGS, GOOD, error_of, local_port, post
 
 pytestmark = pytest.mark.e2e
@@ -24,6 +25,7 @@ every_route = pytest.mark.parametrize("path", sorted({*DIALECTS, RESPONSES}))
 WITHOUT_ENGINE = {"/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/v1/messages/count_tokens"}
 WITHOUT_ENGINE |= {"/parse_function_call", "/separate_reasoning"}
 
+TOO_MANY_LISTS = b'{"input": [' + b",".join([b"[1]"] * MOST_CONTAINERS) + b"]}"
 NO_JSON: list[tuple[bytes, str]] = [
     (b"", "empty"),
     (b"{", "not valid JSON"),
@@ -78,6 +80,15 @@ def test_a_body_that_is_no_object_of_json_is_a_400_that_says_why(
         response = post(client, path, body)
         assert says in assert_refused(response, path, 400), body
     assert_serves(client, path, post(client, path, b""))
+
+
+@every_route
+def test_more_lists_than_anybody_needs_are_a_413_before_they_are_made(
+    echo_client: httpx.Client, embed_client: httpx.Client, path: str
+) -> None:
+    client = client_of(path, echo_client, embed_client)
+    response = post(client, path, TOO_MANY_LISTS)
+    assert str(MOST_CONTAINERS) in assert_refused(response, path, 413)
 
 
 @every_route

@@ -1,5 +1,6 @@
 """Bytes become a struct, or an InvalidRequest that says where; nothing else is ever raised."""
 
+import gc
 import json
 import time
 from typing import Any
@@ -9,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apiserver.errors import InvalidRequest
-from apiserver.protocol.decoding import check_length, check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.errors import InvalidRequest, TooLarge
+from apiserver.protocol.decoding import (
+    MOST_CONTAINERS,
+    check_length,
+    check_range,
+    decode,
+    refuse_unknown,
+    refuse_unsupported,
+)
 
 
 class Inner(msgspec.Struct):
@@ -146,6 +154,24 @@ def test_explaining_a_large_broken_body_costs_little() -> None:
     for body in bodies:
         refusal(body)
     assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("item", [b"[1]", b"[]", b'{"a":1}'])
+def test_more_lists_than_anybody_needs_are_refused_before_they_are_made(item: bytes) -> None:
+    raw = b'{"anything":[' + b",".join([item] * MOST_CONTAINERS) + b"]}"
+    with pytest.raises(TooLarge) as caught:
+        decode(raw, DECODER)
+    assert caught.value.status == 413
+    assert str(MOST_CONTAINERS) in str(caught.value)
+
+
+def test_many_lists_are_made_without_the_collector_looking_on() -> None:
+    collections = sum(generation["collections"] for generation in gc.get_stats())
+    made = decode(b'{"anything":[' + b",".join([b"[1]"] * 300_000) + b"]}", DECODER)
+    # One may come behind it; while 300,000 lists are made there would be hundreds.
+    assert sum(generation["collections"] for generation in gc.get_stats()) - collections < 10
+    assert len(made.anything) == 300_000
+    assert gc.isenabled()
 
 
 def test_strict_fields_name_the_first_unknown_one_in_a_few_letters() -> None:
