@@ -93,8 +93,8 @@ def test_other_floats_are_refused_with_their_path(raw: bytes, param: str) -> Non
         (rb'{"text": "\ud83d\ude00', "truncated"),  # a whole pair; what is missing is the quote
         (rb'{"text": "\\ud83d', "truncated"),  # no escape at all, but a backslash and letters
         (rb'{"text": "\ud83d\ude00",}', "trailing comma"),
-        (b'{"anything": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
-        (b'{"inner": {"count": 1.0}, "unknown": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
+        (b'{"anything": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
+        (b'{"inner": {"count": 1.0}, "unknown": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
         (b'{"inner": {"count": 1.0}, "unknown": "\\ud800"}', "lone surrogate"),
     ],
 )
