@@ -62,9 +62,10 @@ async def serve(engine: Engine, row: EngineRow, options: argparse.Namespace) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, core.stop)
     context = make_context()
-    gate = Gate(context, AllowList(directory / "clients")) if directory is not None else None
+    allowed = AllowList(directory / "clients") if directory is not None else None
+    gate = Gate(context, allowed) if allowed is not None else None
     try:
-        await core.run(context, address, keys)
+        await core.run(context, address, keys, allowed)
     finally:
         if gate is not None:
             gate.close()

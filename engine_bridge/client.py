@@ -18,7 +18,7 @@ import msgspec
 from engine_bridge import wire
 from engine_bridge.merge import merged
 from engine_bridge.pieces import cut
-from engine_bridge.transport import Channel, ClientKeys, PeerGone, ZContext, dealer, remote_dealer
+from engine_bridge.transport import Channel, ClientKeys, PeerGone, ZContext, dealer, one_frame, remote_dealer
 from engine_bridge.wire import Accepted, Capabilities, EngineDown, Failure, Output, Rejected, Request, Welcome
 
 Answer = wire.Output | wire.Embedding | wire.Scores | wire.AdminDone | wire.Failure
@@ -84,7 +84,7 @@ class EngineClient:
         """Connect, maybe again to a new incarnation, and shake hands; Welcome comes when the engine is loaded."""
         self.disconnect("the engine was restarted")
         self.down_reason = None
-        self._channel = Channel(dealer(self._context, address, self._identity), self._on_message, one_frame=True)
+        self._channel = Channel(dealer(self._context, address, self._identity), self._on_message, receive=one_frame)
         self._send(wire.Hello(wire.WIRE_VERSION))
 
     def connect_remote(self, address: str, keys: ClientKeys | None, silence_seconds: float) -> None:
@@ -93,7 +93,7 @@ class EngineClient:
         socket, self._watch = remote_dealer(
             self._context, address, self._identity, keys, silence_seconds=silence_seconds, on_end=self.lose
         )
-        self._channel = Channel(socket, self._on_message, one_frame=True)
+        self._channel = Channel(socket, self._on_message, receive=one_frame)
         self.beat()
 
     def beat(self) -> None:

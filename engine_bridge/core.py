@@ -6,7 +6,7 @@ finds its way, a dead API server's requests are aborted, and every request ends 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,15 +15,27 @@ from engine_bridge import wire
 from engine_bridge.address import is_tcp
 from engine_bridge.engines import Answer, Attended, Engine, EngineError, EngineRefusal, Key
 from engine_bridge.figures import heartbeat_of
+from engine_bridge.members import Allowed, Members
 from engine_bridge.peers import Peers
 from engine_bridge.status import EngineRow, EngineState, Field
-from engine_bridge.transport import CannotBind, Channel, PeerGone, ServerKeys, ZContext, address_of, router
+from engine_bridge.transport import (
+    CannotBind,
+    Channel,
+    PeerGone,
+    ServerKeys,
+    ZContext,
+    address_of,
+    router,
+    with_key,
+)
 from engine_bridge.wire import Failure, FailureKind, Output
 
 _BEAT_SECONDS = 0.1
 _PROBE_BEATS = 3  # every so many beats an empty message to every API server: sending is how a dead one is noticed
+_MEMBERS_BEATS = 10  # every so many beats a look at whose key may still be used
 _LAST_WORDS_SECONDS = 0.5  # how long what is unsent may still leave when the core ends
 _NOTHING = wire.encode([])
+_SHUT_OUT = "the engine core no longer takes this pool's key"
 
 log = logging.getLogger("engine_bridge.core")
 
@@ -46,6 +58,8 @@ class Core:
         self._outbox: dict[bytes, list[wire.ToServer]] = {}
         self._doing: set[asyncio.Task[None]] = set()  # Admin messages
         self._remote = Peers(silence_seconds)  # those of them who are on other machines
+        self._members: Members | None = None  # with keys
+        self._is_remote = False
         self._channel: Channel | None = None
         self.address: str | None = None
         """Where it is bound, once it is; the real port, also where port 0 was asked for."""
@@ -53,16 +67,24 @@ class Core:
     def stop(self) -> None:
         self._stopping.set()
 
-    async def run(self, context: ZContext, address: str, keys: ServerKeys | None = None) -> None:
-        """Bind, load the engine, serve until stopped. Raises EngineError if the engine cannot start or go on."""
+    async def run(
+        self, context: ZContext, address: str, keys: ServerKeys | None = None, allowed: Allowed | None = None
+    ) -> None:
+        """Bind, load the engine, serve until stopped. With `keys`, a Gate lets in those who are `allowed`, and here it
+        is seen whether they still are. Raises EngineError if the engine cannot start or go on."""
         try:
             socket = router(context, address, keys, silence_seconds=self._remote.limit_seconds)
         except CannotBind as error:
             raise EngineError(str(error)) from error
         self.address = address_of(socket)
-        if is_tcp(address):
+        self._is_remote = is_tcp(address)
+        if self._is_remote:
             log.info("listening on %s (epoch %d%s)", self.address, self._epoch, "" if keys else ", without keys")
-        self._channel = Channel(socket, self._on_message)
+        if keys is not None and allowed is not None:
+            self._members = Members(allowed)
+            self._channel = Channel(socket, self._on_keyed_message, receive=with_key)
+        else:
+            self._channel = Channel(socket, self._on_message)
         beat = asyncio.create_task(self._beat())
         try:
             if await self._load():
@@ -107,6 +129,14 @@ class Core:
 
     # ---- from the API servers ----
 
+    def _on_keyed_message(self, frames: list[bytes]) -> None:
+        assert self._members is not None
+        *frames, key = frames
+        if self._members.hear(frames[0], key):
+            self._on_message(frames)
+        else:
+            self._queue(frames[0], wire.EngineDown(_SHUT_OUT))
+
     def _on_message(self, frames: list[bytes]) -> None:
         try:
             identity, payload = frames
@@ -114,9 +144,18 @@ class Core:
         except (ValueError, msgspec.DecodeError, RecursionError):
             self._row.add(Field.JUNK, 1)  # not of our kind: nothing in it is looked at
             return
-        if messages and type(messages[0]) is wire.ForEpoch and not self._hear(identity, messages[0].epoch):
-            return
-        self._on_messages(identity, messages)
+        if self._is_for_us(identity, messages):
+            self._on_messages(identity, messages)
+
+    def _is_for_us(self, identity: bytes, messages: Sequence[wire.ToCore]) -> bool:
+        """Over ipc:// the address says so. Over tcp:// each message does, but a greeting, which is all that whoever
+        names no epoch can mean."""
+        if messages and type(messages[0]) is wire.ForEpoch:
+            return self._hear(identity, messages[0].epoch)
+        if not self._is_remote or all(type(message) is wire.Hello for message in messages):
+            return True
+        self._queue(identity, wire.EngineDown("the message does not say which engine core it is meant for"))
+        return False
 
     def _on_messages(self, identity: bytes, messages: Sequence[wire.ToCore]) -> None:
         submitted: list[tuple[Key, wire.Request]] = []
@@ -322,6 +361,8 @@ class Core:
         self._abort_all(identity)
         del self._requests[identity]
         self._remote.forget(identity)
+        if self._members is not None:
+            self._members.forget(identity)
 
     @property
     def _has_work(self) -> bool:
@@ -339,6 +380,8 @@ class Core:
             beats += 1
             if beats % _PROBE_BEATS == 0:
                 self._probe()
+            if self._members is not None and beats % _MEMBERS_BEATS == 0:
+                self._shut_out(self._members.removed())
             await asyncio.sleep(_BEAT_SECONDS)
 
     def _probe(self) -> None:
@@ -349,6 +392,14 @@ class Core:
         heartbeat = wire.encode([heartbeat_of(self._row, self._epoch)])
         for identity in self._requests:
             self._send(identity, heartbeat if identity in self._remote else _NOTHING)
+
+    def _shut_out(self, identities: Iterable[bytes]) -> None:
+        """They may stay connected, for all that we know: ZMQ cuts nobody. But nobody hears them, or tells them anything
+        but this."""
+        for identity in identities:
+            log.warning("%s: %s", identity.decode(errors="replace"), _SHUT_OUT)
+            self._drop(identity)
+            self._queue(identity, wire.EngineDown(_SHUT_OUT))
 
     def _say_goodbye(self) -> None:
         """Everybody who waits gets an end, as long as there is a voice to give it."""

@@ -7,10 +7,9 @@ itself. A refusal is logged, but not as often as strangers like.
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Protocol
 
 from engine_bridge.keys import KeyProblem
+from engine_bridge.members import Allowed
 from engine_bridge.transport import Channel, PeerGone, ZContext, authenticator, printable_key
 
 _VERSION = b"1.0"
@@ -19,14 +18,11 @@ _QUIET_SECONDS = 10.0  # between two lines about refusals
 log = logging.getLogger("engine_bridge.gate")
 
 
-class Allowed(Protocol):
-    """The keys that may connect, with a name for each; asked at every handshake. Raises KeyProblem."""
-
-    def names(self) -> Mapping[bytes, str]: ...
-
-
 class Gate:
-    """To be made before the socket that it guards binds. Without it, ZMQ refuses everybody."""
+    """To be made before the socket that it guards binds. Without it, ZMQ refuses everybody.
+
+    The list is read at every handshake. What ZMQ calls the user's id is the key: each message then brings it.
+    """
 
     def __init__(self, context: ZContext, allowed: Allowed) -> None:
         self._allowed = allowed
@@ -43,7 +39,7 @@ class Gate:
             answer = [b"400", b"this key may not connect", b""]
         else:
             log.info("%s connects from %s", name, address.decode(errors="replace"))
-            answer = [b"200", b"", name.encode()]
+            answer = [b"200", b"", printable_key(credentials[0])]
         try:
             self._channel.send([asker, b"", _VERSION, question_id, *answer, b""])
         except PeerGone:

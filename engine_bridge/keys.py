@@ -2,7 +2,8 @@
 
 `DIR/engine` goes to the engine's node: its secret key, and `clients/`, the public keys of those who may connect.
 `DIR/NAME` goes to the node of that pool of API servers: its own pair, and the engine's public key. Removing a file from
-`clients/` shuts that pool out at its next connection; adding one lets it in; neither needs a restart.
+`clients/` shuts that pool out within seconds, also from open connections; adding one lets it in; neither needs a
+restart.
 """
 
 import logging

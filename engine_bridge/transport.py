@@ -215,20 +215,45 @@ def _watch(context: ZContext, socket: ZSocket, on_end: Callable[[str], None]) ->
 
 
 _watch_numbers = itertools.count()
-_NO_HANDSHAKE = "the handshake failed: do both ends use keys, and is server.public here the engine's?"
+_NO_HANDSHAKE = (
+    "the handshake failed. Does an engine listen there (a forwarder or proxy may answer for one that does not)? "
+    "Do both ends use keys, and is server.public here the engine's? Is this pool's .public file among the engine's "
+    "clients? The engine's log has a line for a key that it refuses"
+)
+
+
+Receive = Callable[[ZSocket], list[bytes]]
+"""Takes the next message off a socket. Raises zmq.Again if there is none."""
+
+
+def all_frames(socket: ZSocket) -> list[bytes]:
+    return socket.recv_multipart(zmq.NOBLOCK)
+
+
+def one_frame(socket: ZSocket) -> list[bytes]:
+    """Of a peer that sends messages of a single frame: nobody asks whether there is another. One that does not keep to it
+    is handled frame by frame."""
+    return [socket.recv(zmq.NOBLOCK)]
+
+
+def with_key(socket: ZSocket) -> list[bytes]:
+    """All frames, and behind them the key (printable) by which the Gate let the sender in. For sockets that a Gate
+    guards: on others no message has one."""
+    frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+    key = frames[-1].get("User-Id")
+    assert isinstance(key, str)
+    return [*(frame.bytes for frame in frames), key.encode()]
 
 
 class Channel:
-    """A socket on a loop: `send` now, `handle` called with each received message's frames.
+    """A socket on a loop: `send` now, `handle` called with each received message's frames, as `receive` gives them."""
 
-    `one_frame`: the peer sends messages of a single frame, so nobody asks after each frame whether there is another.
-    One that does not keep to it is handled frame by frame.
-    """
-
-    def __init__(self, socket: ZSocket, handle: Callable[[list[bytes]], None], *, one_frame: bool = False) -> None:
+    def __init__(
+        self, socket: ZSocket, handle: Callable[[list[bytes]], None], *, receive: Receive = all_frames
+    ) -> None:
         self._socket = socket
         self._handle = handle
-        self._take = self._one_frame if one_frame else self._all_frames
+        self._take = receive
         self._loop = asyncio.get_running_loop()
         self._descriptor = int(socket.get(zmq.FD))
         self._closed = False
@@ -256,7 +281,7 @@ class Channel:
             if number and not self._socket.get(zmq.EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue]  # typed as int | bytes
                 return
             try:
-                frames = self._take()
+                frames = self._take(self._socket)
             except zmq.Again:
                 return
             try:
@@ -265,12 +290,6 @@ class Channel:
                 # Left to the loop, it would end this burst, and the edge that announced the rest has been used up.
                 log.exception("a message could not be handled")
         self._loop.call_soon(self._receive)
-
-    def _one_frame(self) -> list[bytes]:
-        return [self._socket.recv(zmq.NOBLOCK)]
-
-    def _all_frames(self) -> list[bytes]:
-        return self._socket.recv_multipart(zmq.NOBLOCK)
 
     def close(self, linger_seconds: float = 0.0) -> None:
         """Stop watching and close the socket; what is unsent may still leave for so long, while the context ends."""

@@ -42,7 +42,8 @@ class RemoteCore:
         self.engine: Engine = create("sim", list(arguments))
         self.core = core(self.engine, self.row)
         server_keys = read_server_keys(keys) if keys is not None else None
-        self.running = asyncio.create_task(self.core.run(context, address, server_keys))
+        allowed = AllowList(keys / "clients") if keys is not None else None
+        self.running = asyncio.create_task(self.core.run(context, address, server_keys, allowed))
 
     async def address(self) -> TcpAddress:
         await until(lambda: self.core.address or self.running.done(), "a bound socket")

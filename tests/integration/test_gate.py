@@ -14,8 +14,8 @@ from engine_bridge.engines.sim import create
 from engine_bridge.keys import make_keys, read_client_keys, read_server_keys
 from engine_bridge.status import EngineRow, EngineState, Field, make_descriptor
 from engine_bridge.transport import ClientKeys, PeerGone, make_context, make_key_pair
-from engine_bridge.wire import WIRE_VERSION, Generate, Hello
-from tests.ends import ENDLESS, PROMPT, until
+from engine_bridge.wire import ABORT_ALL, WIRE_VERSION, Admin, EngineDown, ForEpoch, Generate, Hello
+from tests.ends import ENDLESS, PROMPT, collect, generate, until
 from tests.remote_ends import Remote, RemoteCore, run_remote
 
 
@@ -65,14 +65,29 @@ def test_an_api_server_speaks_to_no_core_but_its_own() -> None:
 
 def test_no_keys_at_a_core_with_keys_get_nothing() -> None:
     async def test(ends: Remote) -> None:
-        await refused(ends, ends.core(), None, "do both ends use keys")
+        await refused(ends, ends.core(), None, "Do both ends use keys")
 
     run_remote(test)
 
 
 def test_keys_at_a_core_without_keys_are_not_given_up() -> None:
     async def test(ends: Remote) -> None:
-        await refused(ends, ends.core(keys=False), ends.keys(), "do both ends use keys")
+        await refused(ends, ends.core(keys=False), ends.keys(), "Do both ends use keys")
+
+    run_remote(test)
+
+
+def test_where_a_forwarder_answers_for_nobody_the_reason_says_that_nobody_may_be_there() -> None:
+    async def test(ends: Remote) -> None:
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as nobody:
+            port = nobody.sockets[0].getsockname()[1]
+            client, _ = ends.client(f"tcp://127.0.0.1:{port}", ends.keys())
+            await until(lambda: client.lost_reason, "a reason")
+            for hint in ("Does an engine listen there", "server.public", "among the engine's clients", "engine's log"):
+                assert hint in client.lost_reason
 
     run_remote(test)
 
@@ -112,6 +127,52 @@ def test_clients_come_and_go_without_a_restart() -> None:
         await until(lambda: client.epoch, "a Welcome")
         (ends.directory / "engine" / "clients" / "two.public").unlink()
         await refused(ends, core, ends.keys("two"), "does not let this key in")
+
+    run_remote(test)
+
+
+def test_a_key_that_is_removed_ends_the_connections_that_it_has_opened(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(ends: Remote) -> None:
+        core = ends.core("--step-ms", "5")
+        address = str(await core.address())
+        client, _ = ends.client(address, ends.keys("two"), "two/api-0.1")
+        stays = await ends.welcomed(address)
+        raw = ends.raw(address, ends.keys("two"))  # whoever does not leave when he is told to
+        raw.say(Hello(WIRE_VERSION, heartbeats=True))
+        await until(lambda: client.epoch and raw.messages, "both Welcomes")
+        async with client.open() as submission, stays.open() as other:
+            generate(submission, ENDLESS)
+            generate(other, ENDLESS)
+            raw.say(ForEpoch(1), Generate(1, PROMPT, ENDLESS))
+            await core.counts(3)
+            (ends.directory / "engine" / "clients" / "two.public").unlink()
+            with pytest.raises(EngineDead, match="no longer takes this pool's key"):
+                await collect(submission)
+            await core.counts(1)  # the other pool's
+            await until(lambda: "does not let this key in" in client.lost_reason, "that it cannot come back")
+            assert raw.ended == []
+            for message in (Generate(2, PROMPT, ENDLESS), Admin(3, ABORT_ALL), Hello(WIRE_VERSION)):
+                raw.heard.clear()
+                raw.say(*([] if isinstance(message, Hello) else [ForEpoch(1)]), message)
+                await until(lambda: raw.messages, "an answer")
+                assert {type(answer) for answer in raw.messages} == {EngineDown}
+            await core.counts(1)
+            await other.receive()
+        assert core.row.get(Field.REQUESTS) == 3
+
+    run_remote(test)
+
+
+def test_a_key_that_is_put_back_is_let_in_again() -> None:
+    async def test(ends: Remote) -> None:
+        core = ends.core()
+        public = ends.directory / "engine" / "clients" / "two.public"
+        client, _ = ends.client(str(await core.address()), ends.keys("two"), "two/api-0.1")
+        await until(lambda: client.epoch, "a Welcome")
+        public.rename(public.with_suffix(".away"))
+        await until(lambda: "does not let this key in" in client.lost_reason, "a refusal")
+        public.with_suffix(".away").rename(public)
+        await until(lambda: client.epoch, "a Welcome, again")
 
     run_remote(test)
 
