@@ -223,12 +223,13 @@ class _Shared:
         self.preloaded = preloaded
 
     def reload(self) -> bool:
-        """Read the chat template, the certificates and the API keys again. False, and nothing changed, if one of them
-        is broken."""
+        """Read the chat template, the certificates, the API keys and the keys for an engine elsewhere again. False, and
+        nothing changed, if one of them is broken."""
         try:
             text = read_text(self._settings, self._plan)
             inline, threaded = text.chat_template(), text.chat_template()
             tls = make_tls(self._settings.listen)
+            remote = _remote(self._settings)
             keys = self._ring.read()
         except (LaunchError, TokenizerError, TemplateError, OSError) as error:
             log.error("SIGHUP: %s; everything stays as it is", error)
@@ -236,5 +237,7 @@ class _Shared:
         self.preloaded.inline.template = inline
         self.preloaded.threaded.template = threaded
         model = _model_settings(self._settings, self._plan, self.preloaded.model.served_model_name, text.template)
-        self.preloaded = replace(self.preloaded, tls=tls, model=model, keys=keys, key_names=self._ring.names)
+        self.preloaded = replace(
+            self.preloaded, remote=remote, tls=tls, model=model, keys=keys, key_names=self._ring.names
+        )
         return True

@@ -47,6 +47,7 @@ _GC_THRESHOLDS = (10_000, 20, 50)
 _SWITCH_SECONDS = 0.001  # how long the loop waits for the GIL while the preprocessing thread runs Python
 _ERROR_END_SECONDS = 1.0  # after the drain's limit: time for the error ends to leave
 _WELCOME_SECONDS = 5.0  # how long a new worker waits for a loaded engine's Welcome before it serves all the same
+_EXIT_FAILED = 1  # it can serve no longer, or no better than who is there: the pool goes on without it
 
 log = logging.getLogger("apiserver.worker")
 
@@ -112,6 +113,7 @@ class _Worker:
         self._store = Store(preloaded.store, lost) if preloaded.store is not None else None
         self._greeted_at = 0  # CLOCK_MONOTONIC ns
         self._has_ended = False  # whoever still waited was told that we stop
+        self._has_failed = False
 
     async def serve(self) -> int:
         preloaded, slot = self._preloaded, self._slot
@@ -126,6 +128,7 @@ class _Worker:
         self._remote = self._remote_engine(client)
         self._admission = Admission(preloaded.admission, preloaded.board, slot, preloaded.metrics)
         heart = asyncio.create_task(self._beat())
+        heart.add_done_callback(self._on_heart_end)
         preloaded.metrics.bind(slot.metrics)
         server = HttpServer(
             create_app(self._service(client), preloaded.http, preloaded.access, preloaded.keys),
@@ -137,12 +140,12 @@ class _Worker:
             preloaded.tls,
             preloaded.limits.max_body_bytes,
         )
-        await self._meet_engine()
-        server.start()
-        slot.state = WorkerState.READY
-        await self._stop.wait()
-        slot.state = WorkerState.DRAINING
-        await self._drain(server)
+        if await self._meet_engine():
+            server.start()
+            slot.state = WorkerState.READY
+            await self._stop.wait()
+            slot.state = WorkerState.DRAINING
+            await self._drain(server)
         heart.cancel()
         await asyncio.gather(heart, return_exceptions=True)
         client.disconnect("the API server is stopping")
@@ -165,7 +168,7 @@ class _Worker:
 
     def _exit_code(self) -> int:
         if self._client.rejection is None:
-            return 0
+            return _EXIT_FAILED if self._has_failed else 0
         log.error("the engine core refuses this API server: %s", self._client.rejection)
         self._slot.state = WorkerState.STARTING  # it has never been able to serve, so the pool must not go on
         return EXIT_CANNOT_START
@@ -225,12 +228,24 @@ class _Worker:
 
     # ---- the engine ----
 
-    async def _meet_engine(self) -> None:
+    async def _meet_engine(self) -> bool:
         """While the engine loads, a worker serves at once (it answers 503); where it is loaded, a request that came
-        before the handshake's end would get that 503 for nothing."""
-        if self._preloaded.engine_row.is_ready:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._answered.wait(), _WELCOME_SECONDS)
+        before the handshake's end would get that 503 for nothing.
+
+        False: an engine elsewhere serves others of this pool and not this one. So it must not take another's place: it
+        may be the one with new keys that the engine does not know.
+        """
+        row = self._preloaded.engine_row
+        if not row.is_ready:
+            return True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._answered.wait(), _WELCOME_SECONDS)
+        if self._answered.is_set() or self._stop.is_set() or self._remote is None or not row.is_ready:
+            return True
+        reason = self._client.lost_reason or "it says nothing"
+        log.error("the engine core serves other API servers of this pool, and not this one: %s", reason)
+        self._has_failed = True
+        return False
 
     def _on_engine_change(self) -> None:
         self._slot.set(Cell.ENGINE_EPOCH, self._client.epoch)
@@ -239,6 +254,16 @@ class _Worker:
             self._stop.set()
         if self._client.epoch or self._client.rejection is not None or not self._preloaded.engine_row.is_ready:
             self._answered.set()
+
+    def _on_heart_end(self, heart: asyncio.Task[None]) -> None:
+        """Without it nobody follows the engine, and the supervisor takes us for dead before long: better to go now, and
+        to say why."""
+        if heart.cancelled():
+            return
+        log.error("the heart of this API server failed; it drains, and another one follows", exc_info=heart.exception())
+        self._has_failed = True
+        self._answered.set()
+        self._stop.set()
 
     async def _beat(self) -> None:
         """Say that the loop turns, and follow the engine."""

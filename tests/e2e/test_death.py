@@ -50,6 +50,23 @@ def serve_to_the_end(*arguments: str) -> tuple[subprocess.CompletedProcess[str],
 # ---- an API server ----
 
 
+def test_an_api_server_whose_heart_fails_says_so_and_is_replaced(start_pool: StartPool) -> None:
+    """Out of descriptors, it cannot connect to the next engine core."""
+    with start_pool("--api-server-count", "1") as pool:
+        [pid] = pool.worker_pids()
+        worker = psutil.Process(pid)
+        engine = psutil.Process(pool.engine()["pid"])
+        worker.rlimit(psutil.RLIMIT_NOFILE, (1, worker.rlimit(psutil.RLIMIT_NOFILE)[1]))
+        engine.kill()
+        wait_for(lambda: "the heart of this API server failed; it drains" in pool.log, 15, "a word about it")
+        wait_for(lambda: "Too many open files" in pool.log, 5, "what was wrong")
+        wait_for(lambda: not worker.is_running(), 15, "its end")
+        wait_for(lambda: httpx.get(pool.url + "/health", timeout=10).status_code == 200, 15, "a whole pool")
+        assert pool.worker_pids() != [pid]
+        assert pool.post("/v1/chat/completions", chat("a", 2, stream=False)).status_code == 200
+        assert pool.metric("api_server_deaths") == 1
+
+
 def test_a_killed_api_server_is_replaced_and_only_its_own_streams_end(
     start_pool: StartPool, record_property: Record
 ) -> None:

@@ -214,6 +214,55 @@ def test_a_pool_whose_key_is_unknown_answers_503_and_says_why(
     assert "refused" in engine.log
 
 
+def replace_keys(keys: Path, tmp_path: Path, *, known: bool) -> None:
+    """East has another pair from now on; whether the engine knows it."""
+    clients = keys / "engine" / "clients"
+    new = make_keys(tmp_path / "new", "east")
+    if known:
+        (clients / "east-new.public").write_bytes((new / "east" / "client.public").read_bytes())
+    for name in ("client.secret", "client.public"):
+        (keys / "east" / name).write_bytes((new / "east" / name).read_bytes())
+
+
+def test_keys_are_changed_by_a_rolling_restart_and_the_old_ones_shut_out(
+    start_pool: StartPool, engine: Engine, keys: Path, tmp_path: Path
+) -> None:
+    with far(start_pool, engine.address, keys) as pool:
+        before = set(pool.worker_pids())
+        with OpenRequest(pool.url, "/v1/chat/completions", chat()) as stream:
+            replace_keys(keys, tmp_path, known=True)
+            pool.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: "rolling restart is complete" in pool.log, 30, "the end of the restart")
+            assert text_of(stream.events()) == TEXT
+        wait_for(lambda: not before & set(pool.worker_pids()), 20, "new API servers only")
+        (keys / "engine" / "clients" / "east.public").unlink()
+        with OpenRequest(pool.url, "/v1/completions", ENDLESS) as stream:
+            stream.read_some()
+            (keys / "engine" / "clients" / "east-new.public").unlink()
+            assert error_of(stream.events())["message"] == "the engine core no longer takes this pool's key"
+        wait_for(lambda: not is_well(pool), 10, "the news")
+        wait_for(lambda: "does not let this key in" in pool.log, 20, "the reason")
+        assert pool.post("/v1/chat/completions", chat()).status_code == 503
+    assert "the engine core no longer takes this pool's key" in engine.log
+
+
+def test_new_keys_that_the_engine_does_not_know_change_nothing(
+    start_pool: StartPool, engine: Engine, keys: Path, tmp_path: Path
+) -> None:
+    with far(start_pool, engine.address, keys) as pool:
+        before = set(pool.worker_pids())
+        replace_keys(keys, tmp_path, known=False)
+        pool.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "the old ones stay" in pool.log, 30, "the complaint")
+        assert "not this one: it does not let this key in" in pool.log
+        assert answer(pool) == "Hello"
+        (keys / "east" / "client.secret").write_text("no key")
+        pool.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "everything stays as it is" in pool.log, 30, "the other complaint")
+        assert answer(pool) == "Hello"
+        assert set(pool.worker_pids()) == before
+
+
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "apiserver", *words], capture_output=True, text=True, timeout=40, check=False
