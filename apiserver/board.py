@@ -50,6 +50,7 @@ class PoolCell(IntEnum):
     STARTED = 2
     WORKER_DEATHS = 3
     SLOTS_USED = 4  # no slot from here on was ever occupied
+    HAS_SERVED = 5  # an engine core has taken an API server of this pool, once
 
 
 class KeyCell(IntEnum):
@@ -223,6 +224,14 @@ class Board:
 
     def set_draining(self) -> None:
         self._pool[PoolCell.DRAINING] = 1
+
+    @property
+    def has_served(self) -> bool:
+        """Whether an engine core has ever taken an API server of this pool: before that, the pool has not started."""
+        return bool(self._pool[PoolCell.HAS_SERVED])
+
+    def note_served(self) -> None:
+        self._pool[PoolCell.HAS_SERVED] = 1
 
     def count_death(self) -> None:
         self._pool[PoolCell.WORKER_DEATHS] += 1

@@ -109,6 +109,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         model=model_settings,
         http=settings.http,
         access=settings.access,
+        vocabulary=text.vocabulary(inline.tokenizer),
         keys=keys,
         key_names=ring.names,
         limits=settings.limits,

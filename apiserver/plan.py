@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apiserver import models
+from apiserver.fit import Vocabulary
 from apiserver.flags import ServeSettings
 from apiserver.launch_error import LaunchError
 from apiserver.pipeline.escape import Escaper
@@ -84,6 +85,11 @@ class ModelText:
     def chat_template(self) -> ChatTemplate | None:
         """Compiled, with an environment of its own. Raises TemplateError."""
         return ChatTemplate(self.template, self._special_tokens) if self.template is not None else None
+
+    def vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:
+        """What an engine must be able to take."""
+        ends = self.files.eos_token_ids if self.files is not None else ()
+        return Vocabulary.of(tokenizer.vocab_size, tokenizer.added_tokens, ends)
 
     @property
     def _special_tokens(self) -> dict[str, str]:

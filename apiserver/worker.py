@@ -22,6 +22,7 @@ from apiserver.board import Board, Cell, Slot, WorkerState
 from apiserver.card import Limits
 from apiserver.child import EXIT_CANNOT_START
 from apiserver.config import AccessSettings, AdmissionSettings, HttpSettings, ModelSettings, Order, StoreSettings
+from apiserver.fit import Judge, Vocabulary
 from apiserver.http.app import create_app
 from apiserver.http.runs import Runs
 from apiserver.http.server import HttpServer
@@ -80,6 +81,7 @@ class Preloaded:
     model: ModelSettings
     http: HttpSettings
     access: AccessSettings
+    vocabulary: Vocabulary
     keys: tuple[ApiKey, ...]
     key_names: tuple[str, ...]  # by number; also of keys that were taken away
     limits: Limits
@@ -122,8 +124,9 @@ class _Worker:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
         self._lane = Lane(preloaded.inline, preloaded.threaded, preloaded.pace, preloaded.preprocess_order)
+        self._judge = Judge(preloaded.vocabulary, preloaded.model.max_model_len, self._speaks)
         context = make_context()
-        client = EngineClient(context, self._identity(), on_change=self._on_engine_change)
+        client = EngineClient(context, self._identity(), on_change=self._on_engine_change, check=self._judge.check)
         self._client = client
         self._remote = self._remote_engine(client)
         self._admission = Admission(preloaded.admission, preloaded.board, slot, preloaded.metrics)
@@ -169,7 +172,7 @@ class _Worker:
     def _exit_code(self) -> int:
         if self._client.rejection is None:
             return _EXIT_FAILED if self._has_failed else 0
-        log.error("the engine core refuses this API server: %s", self._client.rejection)
+        log.error("the engine core and this API server do not go together: %s", self._client.rejection)
         self._slot.state = WorkerState.STARTING  # it has never been able to serve, so the pool must not go on
         return EXIT_CANNOT_START
 
@@ -248,12 +251,24 @@ class _Worker:
         return False
 
     def _on_engine_change(self) -> None:
-        self._slot.set(Cell.ENGINE_EPOCH, self._client.epoch)
-        if self._client.rejection is not None:
+        client = self._client
+        self._slot.set(Cell.ENGINE_EPOCH, client.epoch)
+        if client.epoch:
+            self._preloaded.board.note_served()
+        elif client.misfit is not None and not self._preloaded.board.has_served:
+            client.rejection = client.misfit  # at the pool's start; later the engine's node may be put right again
+        elif client.misfit is not None:
+            self._judge.not_taken(client.misfit)
+        if client.rejection is not None:
             self._stop_now.set()
             self._stop.set()
-        if self._client.epoch or self._client.rejection is not None or not self._preloaded.engine_row.is_ready:
+        is_decided = client.epoch or client.misfit is not None or client.rejection is not None
+        if is_decided or not self._preloaded.engine_row.is_ready:
             self._answered.set()
+
+    def _speaks(self) -> bool:
+        """Whether it is for this API server to say what all of them find."""
+        return self._preloaded.board.slots[0].number == self._slot.number
 
     def _on_heart_end(self, heart: asyncio.Task[None]) -> None:
         """Without it nobody follows the engine, and the supervisor takes us for dead before long: better to go now, and
@@ -294,7 +309,8 @@ class _Worker:
             client.disconnect("the engine died")
         if row.state is EngineState.DEAD or self._has_ended or client.rejection is not None:
             return
-        if is_another or (row.is_ready and (client.down_reason is not None or self._is_forgotten())):
+        is_dropped = client.down_reason is not None and client.misfit is None
+        if is_another or (row.is_ready and (is_dropped or self._is_forgotten())):
             self._connected_to = epoch
             self._greeted_at = time.monotonic_ns()
             client.connect(self._preloaded.engine_address(epoch))
@@ -302,4 +318,5 @@ class _Worker:
     def _is_forgotten(self) -> bool:
         """Whether a loaded engine owes us its Welcome: our greeting was lost."""
         owes_since = max(self._greeted_at, self._preloaded.engine_row.get(Field.READY_SINCE))
-        return self._client.epoch == 0 and time.monotonic_ns() - owes_since > _WELCOME_SECONDS * 1e9
+        is_unanswered = self._client.epoch == 0 and self._client.misfit is None
+        return is_unanswered and time.monotonic_ns() - owes_since > _WELCOME_SECONDS * 1e9

@@ -54,13 +54,22 @@ class AdminFailed(Exception):
 class EngineClient:
     """Owns the socket and knows who waits for which request id. All calls on the loop that made it.
 
-    `on_change` is called after the handshake has ended, well or not, and after every disconnect.
+    `on_change` is called after the handshake has ended, well or not, and after every disconnect. `check` says why an
+    engine that can do this is none for us, or None.
     """
 
-    def __init__(self, context: ZContext, identity: str, *, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        context: ZContext,
+        identity: str,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        check: Callable[[Capabilities], str | None] = lambda _: None,
+    ) -> None:
         self._context = context
         self._identity = identity.encode()
         self._on_change = on_change
+        self._check = check
         self._channel: Channel | None = None
         self._watch: Channel | None = None  # over tcp://, on how the connection ends
         self._mark: wire.ForEpoch | None = None  # over tcp://, the first entry of every message
@@ -74,6 +83,8 @@ class EngineClient:
         self.down_reason: str | None = None
         self.rejection: str | None = None
         """Why the core will never take us; asking again would not help."""
+        self.misfit: str | None = None
+        """Why we do not take the core that has welcomed us; another one may come in its place."""
         self.heartbeat: wire.Heartbeat | None = None
         """Over tcp://: the last one of this connection, and when it came (CLOCK_MONOTONIC ns)."""
         self.heard_at = 0
@@ -119,6 +130,7 @@ class EngineClient:
             self._channel.close()
             self._channel = None
         self.heartbeat = None
+        self.misfit = None
         self._mark = None
         self.retire(reason)
         self._on_change()
@@ -289,7 +301,7 @@ class EngineClient:
                 self.disconnect(message.message)
             case wire.Heartbeat():
                 self.heartbeat, self.heard_at = message, time.monotonic_ns()
-                if self._mark is None:
+                if self._mark is None and self.misfit is None:
                     self.down_reason = None  # it is there, and loads
             case _:
                 raise AssertionError(f"not a control message: {message}")
@@ -298,6 +310,11 @@ class EngineClient:
         if welcome.wire_version != wire.WIRE_VERSION:
             self.rejection = f"this API server speaks wire version {wire.WIRE_VERSION}, the core {welcome.wire_version}"
             self.disconnect(self.rejection)
+            return
+        self.misfit = self._check(welcome.capabilities)
+        if self.misfit is not None:
+            self.retire(self.misfit)
+            self._on_change()
             return
         self.capabilities = welcome.capabilities
         self.epoch = welcome.epoch

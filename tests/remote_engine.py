@@ -16,16 +16,19 @@ from tests.pool import START_SECONDS, STOP_SECONDS, quiet_port, wait_for
 class Engine:
     """`apiserver engine`; may be killed and started again, at the same address."""
 
-    def __init__(self, output: Path, flags: Sequence[str], engine: Sequence[str], inside: Sequence[str]) -> None:
+    def __init__(
+        self, output: Path, flags: Sequence[str], engine: Sequence[str], inside: Sequence[str], model: str
+    ) -> None:
         self._output = output
         self._flags = flags
         self._engine = engine
         self._inside = inside
+        self._model = ("sim", "--engine", "sim") if model == "sim" else (model,)
         self.address = f"tcp://127.0.0.1:{quiet_port()}"
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [*self._inside, sys.executable, "-m", "apiserver", "engine", "sim", "--engine", "sim"]
+        command = [*self._inside, sys.executable, "-m", "apiserver", "engine", *self._model]
         command += ["--listen", self.address, *self._flags, "--", *self._engine]
         with self._output.open("wb") as sink:
             process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
@@ -50,8 +53,9 @@ class Engine:
         self.process.kill()
         self.process.wait(STOP_SECONDS)
 
-    def restart(self) -> None:
-        """Another incarnation; the one before must be dead."""
+    def restart(self, *engine: str) -> None:
+        """Another incarnation, maybe with something else after `--`; the one before must be dead."""
+        self._engine = engine or self._engine
         self.process = self._start()
 
     def stop(self) -> int:
@@ -67,10 +71,10 @@ class Engine:
 
 @contextlib.contextmanager
 def running_engine(
-    output: Path, *flags: str, engine: Sequence[str] = (), inside: Sequence[str] = ()
+    output: Path, *flags: str, engine: Sequence[str] = (), inside: Sequence[str] = (), model: str = "sim"
 ) -> Iterator[Engine]:
     """An engine core alone on a free port; `engine` stands after `--`, `inside` before everything."""
-    running = Engine(output, flags, engine, inside)
+    running = Engine(output, flags, engine, inside, model)
     try:
         yield running
     finally:

@@ -89,6 +89,8 @@ class Service:
             case EngineState.READY:
                 if row.seconds_since_beat > BEAT_LIMIT_SECONDS:
                     return f"the engine's loop has stood still for {row.seconds_since_beat:.1f} s"
+                if self.client.misfit is not None:
+                    return self.client.misfit
                 if not self.board.is_connected(row.get(Field.EPOCH)):
                     return "loading"  # some API server has not yet heard that the engine is there
                 return None

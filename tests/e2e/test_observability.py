@@ -201,7 +201,9 @@ def test_a_core_of_another_release_stops_the_start_and_the_log_says_why(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with start_pool("--api-server-count", "2", ready=False) as pool:
         assert pool.process.wait(10) == 3
-        assert "the engine core refuses this API server: the engine core speaks wire version 2" in pool.log
+        assert (
+            "the engine core and this API server do not go together: the engine core speaks wire version 2" in pool.log
+        )
         assert "could not start; stopping the pool" in pool.log
 
 

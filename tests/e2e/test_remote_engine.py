@@ -263,6 +263,58 @@ def test_new_keys_that_the_engine_does_not_know_change_nothing(
         assert set(pool.worker_pids()) == before
 
 
+# ---- a tokenizer here, a model there ----
+
+
+@pytest.fixture
+def smaller_engine(tmp_path: Path) -> Iterator[Engine]:
+    """Its model has fewer ids than the pools' tokenizer (one a byte, and three) makes."""
+    with running_engine(tmp_path / "engine.log", engine=(*ECHO, "--vocab-size", "200")) as running:
+        yield running
+
+
+TWO_MODELS = "the tokenizer here makes ids up to 255, and the engine's model takes 0 to 199: they are of two models"
+
+
+def test_a_pool_whose_tokenizer_is_of_another_model_does_not_start(smaller_engine: Engine) -> None:
+    ended = run("serve", "sim", "--engine", "sim", "--port", "0", "--engine-address", smaller_engine.address)
+    assert ended.returncode == 3
+    assert TWO_MODELS in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Try it:" not in ended.stdout
+
+
+def test_a_local_engine_with_too_few_ids_does_not_start_either() -> None:
+    ended = run("serve", "sim", "--engine", "sim", "--port", "0", "--", "--vocab-size", "200")
+    assert ended.returncode == 3
+    assert TWO_MODELS in ended.stderr
+
+
+def test_an_engine_that_comes_back_with_another_model_is_not_taken_until_it_is_put_right(
+    start_pool: StartPool, engine: Engine, keys: Path
+) -> None:
+    with far(start_pool, engine.address, keys) as pool:
+        pids = pool.worker_pids()
+        engine.kill()
+        wait_for(lambda: not is_well(pool), 10, "the news")
+        engine.restart(*ECHO, "--vocab-size", "200")
+        wait_for(lambda: health(pool).startswith(TWO_MODELS), 15, "the reason in /health")
+        refused = pool.post("/v1/chat/completions", chat())
+        assert refused.status_code == 503
+        assert TWO_MODELS in refused.json()["error"]["message"]
+        psutil.Process(pids[1]).kill()
+        wait_for(lambda: pool.worker_pids()[1] not in (pids[1], 0), 10, "another API server in its place")
+        assert health(pool).startswith(TWO_MODELS)
+        wait_for(lambda: pool.log.count(f"not taking the engine core: {TWO_MODELS}") == 1, 10, "one line in the log")
+        engine.kill()
+        engine.restart(*ECHO, "--vocab-size", "5000")
+        wait_for(lambda: is_well(pool), 15, "a pool that serves again")
+        assert answer(pool) == "Hello"
+        assert pool.worker_pids()[0] == pids[0]
+        assert pool.log.count("has 5000 ids and the tokenizer here makes 259: are they of one model?") == 1
+        assert pool.log.count("not taking the engine core") == 1
+
+
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "apiserver", *words], capture_output=True, text=True, timeout=40, check=False
