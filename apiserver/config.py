@@ -77,6 +77,8 @@ class AccessSettings:
 
     api_keys: tuple[str, ...] = ()
     api_key_file: str | None = None
+    admin_api_keys: tuple[str, ...] = ()
+    admin_api_key_file: str | None = None
     allowed_origins: tuple[str, ...] = ()
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)

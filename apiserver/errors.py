@@ -4,6 +4,7 @@ ApiError
 ├── InvalidRequest        400  the client's mistake; `param` names the field
 │   └── ContextLengthExceeded
 ├── Unauthorized          401
+├── Forbidden             403  a right API key, but not for this
 ├── NotFound              404  no such route, model or response
 ├── MethodNotAllowed      405
 ├── RequestTimeout        408  the body did not arrive in time
@@ -70,6 +71,11 @@ class Unauthorized(ApiError):
     @property
     def headers(self) -> dict[str, str]:
         return {"www-authenticate": "Bearer"}
+
+
+class Forbidden(ApiError):
+    status = 403
+    type = "permission_error"
 
 
 class NotFound(ApiError):

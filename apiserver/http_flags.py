@@ -17,6 +17,14 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         "--api-key", action="extend", nargs="+", metavar="KEY", help="repeatable; without one, everybody may call"
     )
     group.add_argument("--api-key-file", metavar="FILE", help="a key, or 'name: key', a line; read again at SIGHUP")
+    group.add_argument(
+        "--admin-api-key",
+        action="extend",
+        nargs="+",
+        metavar="KEY",
+        help="repeatable; what is done to the engine as a whole then wants one of these, which open all else too",
+    )
+    group.add_argument("--admin-api-key-file", metavar="FILE", help="as --api-key-file, of admin keys")
     group.add_argument("--ssl-certfile", metavar="FILE")
     group.add_argument("--ssl-keyfile", metavar="FILE")
     group.add_argument("--ssl-keyfile-password")
@@ -42,8 +50,9 @@ def add_http(parser: argparse.ArgumentParser) -> None:
 
 
 def check_http(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    if any(not key for key in options.api_key or ()):
-        parser.error("--api-key must not be empty (an unset variable?)")
+    for flag, keys in (("--api-key", options.api_key), ("--admin-api-key", options.admin_api_key)):
+        if any(not key for key in keys or ()):
+            parser.error(f"{flag} must not be empty (an unset variable?)")
     if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
         parser.error("--ssl-certfile and --ssl-keyfile go together")
     if options.send_timeout <= 0:
@@ -85,6 +94,8 @@ def access(options: argparse.Namespace) -> AccessSettings:
     return AccessSettings(
         api_keys=tuple(options.api_key or ()),
         api_key_file=options.api_key_file,
+        admin_api_keys=tuple(options.admin_api_key or ()),
+        admin_api_key_file=options.admin_api_key_file,
         allowed_origins=tuple(words_of(options.allowed_origins)),
         allowed_methods=tuple(words_of(options.allowed_methods)),
         allowed_headers=tuple(words_of(options.allowed_headers)),

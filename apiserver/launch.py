@@ -155,7 +155,7 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
             board,
             row,
             port_of(listener),
-            has_keys=bool(keys),
+            has_keys=any(not key.is_admin for key in keys),
         ),
         reload=shared.reload,
     )

@@ -177,10 +177,10 @@ class EngineClient:
         self._next_id += 1
         return self._next_id
 
-    def abort_by_client_id(self, client_request_id: str) -> None:
-        """End every request, of any API server, that carries this id."""
+    def abort_by_client_id(self, client_request_id: str, owner: str | None = None) -> None:
+        """End every request, of any API server, that carries this id; only this owner's, if there is one."""
         self.require()
-        self._send(wire.AbortByClientId(client_request_id))
+        self._send(wire.AbortByClientId(client_request_id, owner))
 
     async def admin(self, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Have it done to the engine as a whole. Raises AdminFailed, EngineLoading or EngineDead."""

@@ -13,6 +13,7 @@ import msgspec
 
 from engine_bridge import wire
 from engine_bridge.address import is_tcp
+from engine_bridge.client_ids import ClientIds
 from engine_bridge.engines import Answer, Attended, Engine, EngineError, EngineRefusal, Key
 from engine_bridge.figures import heartbeat_of
 from engine_bridge.members import Allowed, Members
@@ -54,7 +55,7 @@ class Core:
         self._capabilities: wire.Capabilities | None = None
         # identity → request id → client_request_id; the identities are those that have shaken hands.
         self._requests: dict[bytes, dict[int, str | None]] = {}
-        self._by_client_id: dict[str, set[Key]] = {}
+        self._client_ids = ClientIds()
         self._outbox: dict[bytes, list[wire.ToServer]] = {}
         self._doing: set[asyncio.Task[None]] = set()  # Admin messages
         self._remote = Peers(silence_seconds)  # those of them who are on other machines
@@ -169,7 +170,7 @@ class Core:
                 case wire.Abort():
                     self._abort([(identity, request_id) for request_id in message.request_ids])
                 case wire.AbortByClientId():
-                    self._abort_by_client_id(message.client_request_id)
+                    self._end_early(self._client_ids.find(message.client_request_id, message.owner))
                 case wire.Hello():
                     self._greet(identity, message)
                 case wire.ForEpoch():
@@ -252,7 +253,7 @@ class Core:
             return False
         self._requests[identity][request.request_id] = request.client_request_id
         if request.client_request_id is not None:
-            self._by_client_id.setdefault(request.client_request_id, set()).add((identity, request.request_id))
+            self._client_ids.add(request.client_request_id, (identity, request.request_id), request.owner)
         return True
 
     def _refusal(self, identity: bytes, request: wire.Request) -> Failure | wire.EngineDown | None:
@@ -279,10 +280,7 @@ class Core:
             return False
         client_request_id = requests.pop(key[1])
         if client_request_id is not None:
-            keys = self._by_client_id[client_request_id]
-            keys.discard(key)
-            if not keys:
-                del self._by_client_id[client_request_id]
+            self._client_ids.discard(client_request_id, key)
         return True
 
     def _abort(self, keys: Sequence[Key]) -> None:
@@ -292,9 +290,6 @@ class Core:
 
     def _abort_all(self, identity: bytes) -> None:
         self._abort([(identity, request_id) for request_id in self._requests.get(identity, ())])
-
-    def _abort_by_client_id(self, client_request_id: str) -> None:
-        self._end_early(list(self._by_client_id.get(client_request_id, ())))
 
     def _abort_requests(self) -> int:
         """Every request of every API server; returns how many there were."""

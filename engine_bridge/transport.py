@@ -231,8 +231,8 @@ def all_frames(socket: ZSocket) -> list[bytes]:
 
 
 def one_frame(socket: ZSocket) -> list[bytes]:
-    """Of a peer that sends messages of a single frame: nobody asks whether there is another. One that does not keep to it
-    is handled frame by frame."""
+    """Of a peer that sends messages of a single frame: nobody asks whether there is another. One that does not keep to
+    it is handled frame by frame."""
     return [socket.recv(zmq.NOBLOCK)]
 
 

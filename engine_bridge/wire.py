@@ -92,6 +92,7 @@ class Generate(_Message, frozen=True, tag="g"):
     client_request_id: str | None = None  # what AbortByClientId finds; never the engine's key
     priority: int = 0
     cache_salt: str | None = None
+    owner: str = ""  # whose it is, where the API servers know their clients apart
 
 
 class Embed(_Message, frozen=True, tag="e"):
@@ -102,6 +103,7 @@ class Embed(_Message, frozen=True, tag="e"):
     dimensions: int | None = None  # cut, then normalised again; None = the model's own size
     client_request_id: str | None = None
     priority: int = 0
+    owner: str = ""
 
 
 class Score(_Message, frozen=True, tag="s"):
@@ -112,6 +114,7 @@ class Score(_Message, frozen=True, tag="s"):
     label_token_ids: tuple[int, ...]
     client_request_id: str | None = None
     priority: int = 0
+    owner: str = ""
 
 
 class Admin(_Message, frozen=True, tag="m"):
@@ -133,6 +136,7 @@ class AbortByClientId(_Message, frozen=True, tag="c"):
     """End whatever carries this client_request_id, of whichever API server."""
 
     client_request_id: str
+    owner: str | None = None  # only this one's; None = everybody's
 
 
 class Hello(_Message, frozen=True, tag="h"):

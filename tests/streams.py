@@ -17,14 +17,23 @@ READ_SECONDS = 20.0
 class OpenRequest:
     """A request that has been sent. Leaving the block closes its connection, finished or not."""
 
-    def __init__(self, url: str, path: str, body: Mapping[str, Any], *, receive_buffer: int | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        receive_buffer: int | None = None,
+        key: str | None = None,
+    ) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=READ_SECONDS)
         self._connection.connect()
         if receive_buffer is not None:
             self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self._response: http.client.HTTPResponse | None = None
         self._read: list[bytes] = []
-        self._connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        headers = {"content-type": "application/json"} | ({} if key is None else {"x-api-key": key})
+        self._connection.request("POST", path, json.dumps(body), headers)
 
     def __enter__(self) -> "OpenRequest":
         return self

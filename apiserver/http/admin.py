@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from apiserver.errors import ApiError, Internal, InvalidRequest, Unavailable
+from apiserver.http.access import wants_admin
 from apiserver.http.call import Call
 from apiserver.http.service import Service
 from apiserver.protocol.decoding import check_length, check_range, decode
@@ -59,16 +60,18 @@ class Admin:
         self._service = service
 
     async def abort_request(self, call: Call) -> None:
-        """End whatever carries a client's id, or everything; also what another API server has taken."""
+        """End what is this caller's and carries an id, or everything; also what another API server has taken."""
         fields = decode(await _body(call), _abort_decoder)
         check_length("rid", fields.rid, _MOST_RID)
         if fields.abort_all:
+            if not call.caller.may_administer:
+                raise wants_admin(call.caller)
             await self._do(call, ABORT_ALL, {})
             return
         if not fields.rid:
             raise InvalidRequest("Which request? Send its rid, or abort_all.", param="rid")
         try:
-            self._service.client.abort_by_client_id(fields.rid)
+            self._service.client.abort_by_client_id(fields.rid, call.caller.reach)
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
         await call.respond(200, _encode({"success": True}))

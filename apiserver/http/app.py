@@ -71,6 +71,9 @@ RESPONSES_ROUTES = (
     "/v1/responses/{response_id}/cancel",
     "/v1/responses/{response_id}/input_items",
 )
+ORDINARY_ROUTES = frozenset((*DIALECTS, *RESPONSES_ROUTES, *OPS_ROUTES, *INFO_ROUTES, "/abort_request", NO_ROUTE))
+"""What every API key opens. Everything else wants an admin key where there is one, also what is added later. (Whom an
+abort may reach depends on the key.)"""
 ROUTES = (*DIALECTS, *RESPONSES_ROUTES, *OPS_ROUTES, *ADMIN_ROUTES, *INFO_ROUTES, NO_ROUTE)
 """Every route's name, as the metrics count it."""
 
@@ -106,6 +109,7 @@ class _Target:
         self._handle = handle
         self._service = service
         self._guard = None if route in OPEN_ROUTES else guard
+        self._admins_only = route not in ORDINARY_ROUTES
         self._quota = quota
         self._methods = methods
         self._dialect = dialect
@@ -139,20 +143,23 @@ class _Target:
             if self._logs:
                 # As it was sent, still percent-encoded: a decoded line break would forge a line of the log.
                 path = scope["raw_path"][:_MOST_LOGGED_PATH].decode("latin-1")
-                log.info("%s %s %s %d%s", call.request_id, scope["method"], path, status, call.key_note)
+                note = f" key={call.owner}" if call.owner else ""
+                log.info("%s %s %s %d%s", call.request_id, scope["method"], path, status, note)
 
     async def _answer(self, call: Call) -> None:
         try:
-            key = self._guard.check(call) if self._guard is not None else None
+            if self._guard is not None:
+                call.caller = self._guard.check(call, admins_only=self._admins_only)
             method = call.scope["method"]
             if self._methods and method not in self._methods:
                 raise MethodNotAllowed(
                     f"{method} is not allowed on {shown(call.scope['path'], most=100)}.", allowed=self._methods
                 )
-            if key is None:
+            key = call.caller.key
+            if key is None or method in _GET:  # looking is free
                 await self._handle(call)
             else:
-                await self._handle_for(key, call, counts=method not in _GET)
+                await self._handle_for(key, call)
         except ApiError as error:
             await respond_error(call, error, self._speaker(call))
 
@@ -162,12 +169,8 @@ class _Target:
             return self._dialect
         return Messages if call.is_anthropic else ChatCompletion
 
-    async def _handle_for(self, key: ApiKey, call: Call, *, counts: bool) -> None:
-        """Looking (GET) is free; all else is counted under the key, and limited."""
-        call.key_note = f" key={key.name}"
-        if not counts:
-            await self._handle(call)
-            return
+    async def _handle_for(self, key: ApiKey, call: Call) -> None:
+        """Counted under the key, and limited."""
         self._quota.enter(key)
         try:
             await self._handle(call)
@@ -197,7 +200,7 @@ def create_app(service: Service, http: HttpSettings, access: AccessSettings, key
     """The ASGI application of one API server."""
     guard = KeyGuard(keys)
     quota = Quota(service.admission, service.board, service.slot, service.metrics)
-    document = OpenApi(needs_key=bool(keys))
+    document = OpenApi(needs_key=guard.needs_key, has_admins=guard.has_admins)
 
     def target(route: str, handle: Handle, methods: Sequence[str], dialect: Dialect | None = None) -> _Target:
         return _Target(route, handle, service, guard, quota, http, methods=methods, dialect=dialect)
@@ -222,7 +225,8 @@ def _routes(service: Service, document: Handle) -> Iterator[tuple[Described, Han
         yield Described(path, methods, is_open=path in OPEN_ROUTES), handle
     admin, info = Admin(service), Info(service)
     for path, (handle, methods, fields) in ADMIN_ROUTES.items():
-        yield Described(path, methods, (fields,), needs_body=False), partial(handle, admin)
+        closed = path not in ORDINARY_ROUTES
+        yield Described(path, methods, (fields,), needs_body=False, admins_only=closed), partial(handle, admin)
     for path, (handle, methods) in INFO_ROUTES.items():
         yield Described(path, methods), partial(handle, info)
 

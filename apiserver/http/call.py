@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
+from apiserver.api_keys import Caller
 from apiserver.errors import TooLarge, UnsupportedEncoding, UnsupportedMediaType
 from apiserver.http.inflate import CODINGS, inflated
 
@@ -55,8 +56,8 @@ class Call:
         "_received",
         "_send",
         "_takes_compressed",
+        "caller",
         "is_anthropic",
-        "key_note",
         "path_params",
         "request_id",
         "scope",
@@ -79,7 +80,12 @@ class Call:
         # Whether the client speaks Anthropic's API: it says so, or asks for one of its routes.
         self.is_anthropic = _ANTHROPIC_ROUTES in scope["path"] or b"anthropic-version" in self._headers_in
         self.status = 0  # of the response, once it has begun
-        self.key_note = ""  # whose key it brought, as the access log tells it
+        self.caller = Caller()  # until its key was looked at
+
+    @property
+    def owner(self) -> str:
+        """Whose requests of the engine it makes."""
+        return self.caller.owner
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""

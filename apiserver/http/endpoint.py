@@ -32,6 +32,11 @@ class Sink(Protocol):
     @property
     def request_id(self) -> str: ...
 
+    @property
+    def owner(self) -> str:
+        """Whose request it is."""
+        ...
+
     async def respond(
         self,
         status: int,
@@ -82,7 +87,7 @@ async def answer(
     deadline: Deadline | None,
 ) -> None:
     """Run the exchange's job; what it says goes to the sink. Raises an ApiError where nothing has gone there yet."""
-    events = service.pipeline.run(exchange.job, card, watch.timings, deadline)
+    events = service.pipeline.run(exchange.job, card, watch.timings, deadline, sink.owner)
     async with aclosing(events):
         if exchange.stream:
             await _stream(sink, exchange, events, watch, tells_timing=service.server_timing)

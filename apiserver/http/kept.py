@@ -79,6 +79,10 @@ class Kept:
     def request_id(self) -> str:
         return self._call.request_id
 
+    @property
+    def owner(self) -> str:
+        return self._call.owner
+
     async def respond(
         self,
         status: int,
@@ -108,8 +112,9 @@ class Kept:
 class Run:
     """In the place of a Call: a response that is made in the background, for whoever asks for it later."""
 
-    def __init__(self, request_id: str, store: Store, record: Record, exchange: Response) -> None:
+    def __init__(self, request_id: str, owner: str, store: Store, record: Record, exchange: Response) -> None:
         self.request_id = request_id
+        self.owner = owner
         self.first_document = exchange.document
         self._refusal: ApiError | None = None
         self._store = store

@@ -24,6 +24,7 @@ Schema = dict[str, Any]
 _REFERENCE = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _WITH_BODY = frozenset(("POST", "PUT"))
+_BY_KEY: list[Schema] = [{"bearer": []}, {"x-api-key": []}]
 _PROBES = frozenset(("/health", "/ready", "/live", "/ping", "/health_generate"))
 _QUERIES: dict[str, dict[str, Schema]] = {
     "/flush_cache": {"timeout": {"type": "number", "minimum": 0}},
@@ -58,13 +59,16 @@ class Described:
     dialect: Dialect | None = None
     """Whose errors it has; None: those of whoever asks."""
     is_open: bool = False
+    admins_only: bool = False
+    """Where there are admin keys."""
 
 
 class OpenApi:
     """GET /openapi.json. The document is made when it is first asked for, beside the loop, and kept."""
 
-    def __init__(self, *, needs_key: bool) -> None:
+    def __init__(self, *, needs_key: bool, has_admins: bool) -> None:
         self._needs_key = needs_key
+        self._has_admins = has_admins
         self._routes: list[Described] = []
         self._document = b""
 
@@ -73,24 +77,29 @@ class OpenApi:
 
     async def __call__(self, call: Call) -> None:
         if not self._document:
-            document = await asyncio.to_thread(document_of, self._routes, needs_key=self._needs_key)
+            document = await asyncio.to_thread(
+                document_of, self._routes, needs_key=self._needs_key, has_admins=self._has_admins
+            )
             self._document = msgspec.json.encode(document)
         await call.respond(200, self._document)
 
 
-def document_of(routes: Sequence[Described], *, needs_key: bool) -> Schema:
-    """OpenAPI 3.1. `needs_key`: whether there are keys, so that all but the open routes want one."""
+def document_of(routes: Sequence[Described], *, needs_key: bool, has_admins: bool) -> Schema:
+    """OpenAPI 3.1. `needs_key`: whether there are keys, so that all but the open routes want one. `has_admins`: whether
+    there are admin keys, so that an admin's routes do."""
     structs = list(dict.fromkeys(struct for route in routes for struct in route.fields))
     references, components = msgspec.json.schema_components(structs, ref_template=_REFERENCE)
     bodies = dict(zip(structs, references, strict=True))
     paths: dict[str, Schema] = {}
     for route in routes:
         operations = {method.lower(): _operation(route, method, bodies) for method in route.methods}
+        for operation in operations.values() if has_admins and route.admins_only else ():
+            operation["security"] = _BY_KEY
         paths[_PARAMETER.sub(r"{\1}", route.path)] = operations
     return {
         "openapi": "3.1.0",
         "info": {"title": "apiserver-pool", "version": __version__},
-        "security": [{"bearer": []}, {"x-api-key": []}] if needs_key else [],
+        "security": _BY_KEY if needs_key else [],
         "paths": paths,
         "components": {
             "schemas": components,

@@ -90,7 +90,7 @@ class Responses:
     async def _in_background(self, call: Call, exchange: Response, card: Card, watch: Watch, store: Store) -> None:
         """It is made by a task of its own; the client may stay and follow it, or leave."""
         record = Record(store, exchange)
-        run = Run(call.request_id, store, record, exchange)
+        run = Run(call.request_id, call.owner, store, record, exchange)
         self._running[exchange.id] = run
         self._runs.start(self._make(run, record, exchange, card, watch))
         await run.begun()

@@ -51,18 +51,19 @@ class Pipeline:
         self._lane = lane
         self._admission = admission
 
-    def run(self, job: Job, card: Card, timings: Timings, deadline: Deadline | None = None) -> Events:
+    def run(self, job: Job, card: Card, timings: Timings, deadline: Deadline | None = None, owner: str = "") -> Events:
         """The events of one job, Started first. Leave it early with `aclose` (aclosing) and its work is aborted.
+        `owner` is whose it is, for those who may abort only what is theirs.
 
         Raises an ApiError: before Started if the job is refused, later if the engine fails or the deadline passes.
         """
         match job:
             case GenerateJob():
-                return self._generate(job, card, timings, deadline)
+                return self._generate(job, card, timings, deadline, owner)
             case EmbedJob():
-                return self._embed(job, card, timings, deadline)
+                return self._embed(job, card, timings, deadline, owner)
             case ScoreJob():
-                return self._score(job, card, timings, deadline)
+                return self._score(job, card, timings, deadline, owner)
             case TokenizeJob():
                 return self._tokenize(job, card, timings, deadline)
             case DetokenizeJob():
@@ -87,14 +88,23 @@ class Pipeline:
         params = (Rendered(index, params) for index, params in enumerate(prepared.params))
         yield [Started(prepared.prompts), *params]
 
-    async def _embed(self, job: EmbedJob, card: Card, timings: Timings, deadline: Deadline | None) -> Events:
+    async def _embed(
+        self, job: EmbedJob, card: Card, timings: Timings, deadline: Deadline | None, owner: str
+    ) -> Events:
         try:
             _require(self._client.require(), "embed")
             with self._admission.enter(len(job.prompts), "input") as place:
                 prepared = await within(deadline, self._lane.run(prepare_embed, job, card, timings))
                 async with self._open(deadline) as submission:
                     requests = [
-                        Embed(submission.new_id(), prompt.packed, job.dimensions, job.client_request_id, job.priority)
+                        Embed(
+                            submission.new_id(),
+                            prompt.packed,
+                            job.dimensions,
+                            job.client_request_id,
+                            job.priority,
+                            owner,
+                        )
                         for prompt in prepared.prompts
                     ]
                     indexes = {request.request_id: index for index, request in enumerate(requests)}
@@ -118,7 +128,9 @@ class Pipeline:
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
 
-    async def _score(self, job: ScoreJob, card: Card, timings: Timings, deadline: Deadline | None) -> Events:
+    async def _score(
+        self, job: ScoreJob, card: Card, timings: Timings, deadline: Deadline | None, owner: str
+    ) -> Events:
         try:
             capabilities = self._client.require()
             if not capabilities.score:
@@ -128,7 +140,7 @@ class Pipeline:
                 labels = prepared.labels
                 async with self._open(deadline) as submission:
                     requests = [
-                        Score(submission.new_id(), prompt.packed, label, job.client_request_id, job.priority)
+                        Score(submission.new_id(), prompt.packed, label, job.client_request_id, job.priority, owner)
                         for prompt, label in zip(prepared.prompts, labels, strict=True)
                     ]
                     indexes = {request.request_id: index for index, request in enumerate(requests)}
@@ -152,7 +164,9 @@ class Pipeline:
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
 
-    async def _generate(self, job: GenerateJob, card: Card, timings: Timings, deadline: Deadline | None) -> Events:
+    async def _generate(
+        self, job: GenerateJob, card: Card, timings: Timings, deadline: Deadline | None, owner: str
+    ) -> Events:
         try:
             capabilities = self._client.require()
             _require(capabilities, "generate")
@@ -161,7 +175,7 @@ class Pipeline:
             with self._admission.enter(len(job.prompts) * job.n, "n" if job.n > 1 else "prompt") as place:
                 prepared = await within(deadline, self._lane.run(prepare_generate, job, card, timings))
                 async with self._open(deadline) as submission:
-                    requests, decoders = self._fan_out(job, capabilities, submission, prepared)
+                    requests, decoders = self._fan_out(job, owner, capabilities, submission, prepared)
                     place.submit(requests)
                     submission.submit(requests)
                     submitted = time.perf_counter()
@@ -204,6 +218,7 @@ class Pipeline:
     def _fan_out(
         self,
         job: GenerateJob,
+        owner: str,
         capabilities: Capabilities,
         submission: Submission,
         prepared: Prepared,
@@ -223,15 +238,9 @@ class Pipeline:
                         choice_params, seed=_offset_seed(choice_params.seed, choice)
                     )
                 request_id = submission.new_id()
+                client_id, salt = asked.client_request_id, asked.cache_salt
                 requests.append(
-                    Generate(
-                        request_id,
-                        prompt.packed,
-                        choice_params,
-                        asked.client_request_id,
-                        job.priority,
-                        asked.cache_salt,
-                    )
+                    Generate(request_id, prompt.packed, choice_params, client_id, job.priority, salt, owner)
                 )
                 decoders[request_id] = Decoder(len(decoders), asked, tokenizer, prompt, capabilities.eos_token_ids)
         return requests, decoders

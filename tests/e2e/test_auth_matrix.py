@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from apiserver.http.app import OPEN_ROUTES, ROUTES
+from apiserver.http.app import OPEN_ROUTES, ORDINARY_ROUTES, ROUTES
+from tests.conftest import StartPool
 from tests.pool import Pool, running_pool
 from tests.raw_http import RawConnection
 
@@ -36,6 +37,11 @@ CREDENTIALS: dict[str, bytes] = {
     "second of its name": b"authorization: Bearer sk-wrong\r\nauthorization: Bearer sk-right\r\n",
     "overridden": b"x-original-url: /health\r\nx-rewrite-url: /health\r\nx-forwarded-prefix: /health\r\n",
 }
+
+
+ADMIN_KEY = "sk-admin"
+ADMINS_ROUTES = sorted({route for route in ROUTES if route.startswith("/")} - ORDINARY_ROUTES)
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 
 def spellings(path: str) -> list[str]:
@@ -111,3 +117,102 @@ def test_the_right_key_opens_each_of_them(guarded_pool: Pool, path: str) -> None
     for headers in (b"authorization: Bearer sk-right\r\n", b"authorization: sk-right\r\n", b"x-api-key: sk-right\r\n"):
         for method in ("GET", "POST"):
             assert status_of(guarded_pool, method, path, headers) not in (401, 403)
+
+
+# ---- admin keys ----
+
+
+@pytest.fixture(scope="module")
+def admins_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    flags = ("--api-server-count", "1", "--api-key", KEY, "--admin-api-key", ADMIN_KEY, "--root-path", "/prefix")
+    with running_pool(tmp_path_factory.mktemp("admins") / "pool.log", *flags) as pool:
+        yield pool
+        assert "Traceback" not in pool.log
+        assert ADMIN_KEY not in pool.log
+
+
+def ways_to_bring(key: str) -> list[bytes]:
+    return [
+        f"authorization: Bearer {key}\r\n".encode(),
+        f"authorization: {key}\r\n".encode(),
+        f"x-api-key: {key}\r\n".encode(),
+    ]
+
+
+def test_the_admins_routes_are_known() -> None:
+    """What is added is an admin's until it is called ordinary."""
+    assert ADMINS_ROUTES == [
+        "/continue_generation",
+        "/flush_cache",
+        "/load_lora_adapter",
+        "/pause_generation",
+        "/start_profile",
+        "/stop_profile",
+        "/unload_lora_adapter",
+    ]
+
+
+@pytest.mark.parametrize("path", ADMINS_ROUTES)
+def test_no_spelling_and_no_ordinary_key_opens_an_admins_route(admins_pool: Pool, path: str) -> None:
+    wrong: list[tuple[int, str, str, bytes]] = []
+    for target in spellings(path):
+        for method in METHODS:
+            for headers in ways_to_bring(KEY):
+                status = status_of(admins_pool, method, target, headers)
+                # What is no route, or the wrong method of one, tells so only to whom it may be told.
+                if status not in (400, 403, 404):
+                    wrong.append((status, method, target, headers))
+    assert wrong == []
+    for headers in ways_to_bring(KEY):
+        for target in (path, f"/prefix{path}", f"{path}?x=/health"):
+            for method in METHODS:
+                assert status_of(admins_pool, method, target, headers) == 403
+
+
+@pytest.mark.parametrize("path", ADMINS_ROUTES)
+def test_no_wrong_key_opens_an_admins_route(admins_pool: Pool, path: str) -> None:
+    for name, headers in CREDENTIALS.items():
+        for method in METHODS:
+            assert status_of(admins_pool, method, path, headers) == 401, (name, method)
+
+
+@pytest.mark.parametrize("path", GUARDED)
+def test_an_admin_key_opens_every_route(admins_pool: Pool, path: str) -> None:
+    for headers in ways_to_bring(ADMIN_KEY):
+        for method in ("GET", "POST"):
+            assert status_of(admins_pool, method, path, headers) not in (401, 403)
+    status_of(admins_pool, "POST", "/continue_generation", ways_to_bring(ADMIN_KEY)[0])
+
+
+@pytest.mark.parametrize("path", sorted(set(GUARDED) - set(ADMINS_ROUTES)))
+def test_an_ordinary_key_opens_all_other_routes_beside_an_admin_key(admins_pool: Pool, path: str) -> None:
+    for method in ("GET", "POST"):
+        assert status_of(admins_pool, method, path, ways_to_bring(KEY)[0]) not in (401, 403)
+
+
+def test_an_admins_refusal_has_the_form_of_whoever_asks(admins_pool: Pool) -> None:
+    for headers, kind in (({}, "error"), ({"anthropic-version": "2023-06-01"}, "type")):
+        refused = admins_pool.client.post("/flush_cache", headers={"x-api-key": KEY, **headers})
+        assert refused.status_code == 403
+        document = refused.json()
+        assert kind in document
+        assert document["error"]["type"] == "permission_error"
+        assert "'key-1' may not do this: it needs an admin key" in document["error"]["message"]
+        unknown = admins_pool.client.post("/flush_cache", headers=headers)
+        assert unknown.status_code == 401
+        assert unknown.json()["error"]["type"] == "authentication_error"
+
+
+def test_the_document_of_the_routes_says_where_a_key_is_needed(start_pool: StartPool) -> None:
+    with start_pool("--api-server-count", "1", "--admin-api-key", ADMIN_KEY) as pool:
+        document = pool.get("/openapi.json").json()
+        assert document["security"] == []
+        for path in ADMINS_ROUTES:
+            assert all(operation["security"] for operation in document["paths"][path].values())
+        assert "security" not in document["paths"]["/v1/completions"]["post"]
+        assert pool.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
+        assert pool.post("/flush_cache", {}).status_code == 401
+        assert pool.post("/abort_request", {"abort_all": True}).status_code == 401
+        assert pool.post("/abort_request", {"rid": "mine"}).status_code == 200
+        assert pool.post("/abort_request", {"abort_all": True}, **{"x-api-key": ADMIN_KEY}).status_code == 200
+        assert "Bearer KEY" not in pool.log

@@ -12,6 +12,7 @@ from tests.conftest import StartPool
 from tests.e2e.refusals import COMPLETIONS, HI, error_of
 from tests.pool import Pool, wait_for
 from tests.raw_http import RawConnection, Reply, request
+from tests.streams import OpenRequest
 
 pytestmark = pytest.mark.e2e
 
@@ -78,6 +79,54 @@ def test_a_key_from_the_environment_guards_too(start_pool: StartPool, monkeypatc
         assert asked(pool, "sk-other").status_code == 401
         assert pool.metric("key_requests_total", key="environment") == 1
         assert "sk-env" not in pool.log
+
+
+ENDLESS: dict[str, Any] = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "rid": "same"}
+
+
+def abort(pool: Pool, key: str, body: dict[str, Any]) -> int:
+    return httpx.post(pool.url + "/abort_request", json=body, headers=bearer(key), timeout=20).status_code
+
+
+def test_an_abort_reaches_only_what_is_its_own_keys_and_an_admins_everything(start_pool: StartPool) -> None:
+    keys = ("--api-key", "sk-a", "sk-b", "--admin-api-key", "sk-root")
+    with start_pool("--api-server-count", "2", *keys, engine=["--step-ms", "5"]) as pool, ExitStack() as stack:
+
+        def running() -> int:
+            return int(pool.metric("num_requests_running"))
+
+        def begin(*owners: str) -> None:
+            for owner in owners:
+                sent = stack.enter_context(OpenRequest(pool.url, COMPLETIONS, {**ENDLESS, "stream": True}, key=owner))
+                sent.read_some()
+
+        begin("sk-a", "sk-b", "sk-b", "sk-root")
+        wait_for(lambda: running() == 4, what="four requests")
+        assert abort(pool, "sk-a", {"rid": "same"}) == 200
+        wait_for(lambda: running() == 3, what="an abort of the one of this key")
+        assert abort(pool, "sk-a", {"rid": "same"}) == 200
+        assert abort(pool, "sk-a", {"abort_all": True}) == 403
+        assert abort(pool, "sk-b", {"rid": "same"}) == 200
+        wait_for(lambda: running() == 1, what="aborts of both of the other key")
+        begin("sk-a", "sk-b")
+        wait_for(lambda: running() == 3, what="more requests")
+        assert abort(pool, "sk-root", {"rid": "same"}) == 200
+        wait_for(lambda: running() == 0, what="aborts of everybody's")
+        begin("sk-a", "sk-b")
+        assert abort(pool, "sk-root", {"abort_all": True}) == 200
+        wait_for(lambda: running() == 0, what="the end of all")
+
+
+def test_a_changed_file_of_admin_keys_counts_after_a_reload(start_pool: StartPool, tmp_path: Path) -> None:
+    file = tmp_path / "admins"
+    flags = ("--api-server-count", "2", "--api-key", "sk-2", "--admin-api-key-file", keys_in(file, "root: sk-r1\n"))
+    with start_pool(*flags, "--access-log") as pool:
+        assert [asked(pool, key, "/flush_cache").status_code for key in ("sk-r1", "sk-2", "sk-r2")] == [200, 403, 401]
+        keys_in(file, "root: sk-r2\n")
+        reload(pool)
+        assert [asked(pool, key, "/flush_cache").status_code for key in ("sk-r1", "sk-2", "sk-r2")] == [401, 403, 200]
+        wait_for(lambda: "/flush_cache 200 key=root" in pool.log, what="the name in the log")
+        assert "sk-r" not in pool.log
 
 
 def at_once(pool: Pool, key: str, times: int) -> list[Reply]:

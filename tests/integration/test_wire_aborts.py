@@ -169,6 +169,30 @@ async def ends_of(submission: Submission, count: int) -> list[Failure]:
     return failures
 
 
+def test_an_abort_by_client_id_reaches_one_owners_requests_or_everybodys() -> None:
+    async def test() -> None:
+        async with ends("--max-running", "20") as both:
+            raw, other = await both.greeted(b"one"), await both.greeted(b"other")
+            owners = ("alice", "bob", "", "alice")
+            raw.say(*(Generate(n, PROMPT, ENDLESS, "same", owner=owner) for n, owner in enumerate(owners)))
+            other.say(Generate(9, PROMPT, ENDLESS, "same", owner="alice"))
+            await both.counts(5)
+            raw.say(AbortByClientId("same", "carol"), AbortByClientId("other", "alice"), AbortByClientId("same", "bob"))
+            await both.counts(4)
+            assert isinstance(raw.of(1)[-1], Failure)
+            raw.say(AbortByClientId("same", ""))
+            await both.counts(3)
+            assert isinstance(raw.of(2)[-1], Failure)
+            other.say(AbortByClientId("same", "alice"))
+            await both.counts(0)
+            raw.say(*(Generate(n, PROMPT, ENDLESS, "same", owner=owner) for n, owner in enumerate(owners, 20)))
+            await both.counts(4)
+            other.say(AbortByClientId("same"))
+            await both.counts(0)
+
+    run(test)
+
+
 def test_an_abort_by_client_id_that_crosses_its_request_in_one_message_ends_it() -> None:
     async def test() -> None:
         async with ends() as both:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apiserver.api_keys import ENVIRONMENT, ApiKey, KeyRing, digest_of
+from apiserver.api_keys import ADMIN_ENVIRONMENT, ENVIRONMENT, ApiKey, KeyRing, digest_of
 from apiserver.board import MAX_KEYS
 from apiserver.config import AccessSettings
 from apiserver.launch_error import LaunchError
@@ -76,6 +76,33 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(LaunchError, match="bytes"):
         ring(file=tmp_path / "bytes").read()
+
+
+def test_admin_keys_come_from_sources_of_their_own_and_have_names_that_say_so(tmp_path: Path) -> None:
+    file = written(tmp_path / "admins", "# ours\nroot: sk-3\nsk-4\n")
+    settings = AccessSettings(api_keys=("sk-1",), admin_api_keys=("sk-2",), admin_api_key_file=str(file))
+    keys = KeyRing(settings, {ADMIN_ENVIRONMENT: "sk-5"}).read()
+    assert {key.name: (key.digest, key.is_admin) for key in keys} == {
+        "key-1": (*digests("sk-1"), False),
+        "admin-key-1": (*digests("sk-2"), True),
+        "admin-environment": (*digests("sk-5"), True),
+        "root": (*digests("sk-3"), True),
+        "admin-line-3": (*digests("sk-4"), True),
+    }
+
+
+def test_a_source_of_admin_keys_without_one_is_an_error_that_names_it(tmp_path: Path) -> None:
+    file = str(written(tmp_path / "admins", "# nobody\n"))
+    with pytest.raises(LaunchError, match=f"--admin-api-key-file {file} holds no key"):
+        KeyRing(AccessSettings(admin_api_key_file=file), {}).read()
+    with pytest.raises(LaunchError, match=f"{ADMIN_ENVIRONMENT} is empty"):
+        KeyRing(AccessSettings(), {ADMIN_ENVIRONMENT: ""}).read()
+
+
+def test_one_key_is_not_both_an_admins_and_another(tmp_path: Path) -> None:
+    settings = AccessSettings(api_keys=("same", "other"), admin_api_keys=("same",))
+    with pytest.raises(LaunchError, match=r"both an API key \(key-1\) and an admin key \(admin-key-1\)"):
+        KeyRing(settings, {}).read()
 
 
 def test_an_empty_variable_is_an_error() -> None:

@@ -118,6 +118,7 @@ def test_a_wrong_setting_in_the_file_is_named(
         (("m", "--ssl-certfile", "x"), "--ssl-keyfile"),
         (("m", "--root-path", "x"), "--root-path"),
         (("m", "--api-key", ""), "--api-key"),
+        (("m", "--admin-api-key", ""), "--admin-api-key"),
         (("m", "--config", "/no/such/file"), "--config"),
         (("m", "--no-such-flag"), "--no-such-flag"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from apiserver.api_keys import ApiKey, digest_of
+from apiserver.api_keys import ApiKey, Caller, digest_of
 from apiserver.errors import ApiError, TooLarge, Unauthorized, UnsupportedEncoding, UnsupportedMediaType
 from apiserver.http.access import KeyGuard
 from apiserver.http.call import Call
@@ -115,10 +115,60 @@ def guarded(*keys: str, **headers: bytes) -> bool:
     """Whether a request with these headers may pass."""
     sent = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
     try:
-        KeyGuard([ApiKey(key, 0, digest_of(key.encode())) for key in keys]).check(call(headers=sent))
+        KeyGuard([ApiKey(key, 0, digest_of(key.encode())) for key in keys]).check(call(headers=sent), admins_only=False)
     except Unauthorized:
         return False
     return True
+
+
+def with_admins(*names: str, key: bytes | None = None, admins_only: bool = False, **more: bytes) -> Caller | int:
+    """Who a request with this key is, among keys that are their own names; "root" is an admin's. Or its error."""
+    keys = [ApiKey(name, number, digest_of(name.encode()), name == "root") for number, name in enumerate(names)]
+    sent = [(b"authorization", key)] if key is not None else []
+    sent += [(name.replace("_", "-").encode(), value) for name, value in more.items()]
+    try:
+        return KeyGuard(keys).check(call(headers=sent), admins_only=admins_only)
+    except ApiError as error:
+        return error.status
+
+
+def test_an_admin_key_opens_everything_and_other_keys_all_but_the_admins_routes() -> None:
+    for admins_only in (False, True):
+        root = with_admins("alice", "root", key=b"root", admins_only=admins_only)
+        assert isinstance(root, Caller)
+        assert (root.owner, root.reach, root.may_administer) == ("root", None, True)
+    alice = with_admins("alice", "root", key=b"alice")
+    assert isinstance(alice, Caller)
+    assert (alice.owner, alice.reach, alice.may_administer) == ("alice", "alice", False)
+    assert with_admins("alice", "root", key=b"alice", admins_only=True) == 403
+    for admins_only in (False, True):
+        for key in (b"wrong", b"", None):
+            assert with_admins("alice", "root", key=key, admins_only=admins_only) == 401
+
+
+def test_of_two_keys_the_admins_counts_in_whichever_header() -> None:
+    for headers in ({"key": b"alice", "x_api_key": b"root"}, {"key": b"root", "x_api_key": b"alice"}):
+        caller = with_admins("alice", "root", admins_only=True, **headers)
+        assert isinstance(caller, Caller)
+        assert caller.owner == "root"
+
+
+def test_with_admin_keys_alone_the_rest_is_open_to_everybody() -> None:
+    for key in (None, b"placeholder"):
+        caller = with_admins("root", key=key)
+        assert isinstance(caller, Caller)
+        assert (caller.owner, caller.reach, caller.may_administer) == ("", "", False)
+        assert with_admins("root", key=key, admins_only=True) == 401
+    assert isinstance(with_admins("root", key=b"root", admins_only=True), Caller)
+
+
+def test_without_admin_keys_every_key_opens_everything() -> None:
+    caller = with_admins("alice", key=b"alice", admins_only=True)
+    assert isinstance(caller, Caller)
+    assert (caller.reach, caller.may_administer) == ("alice", True)
+    anybody = with_admins(admins_only=True)
+    assert isinstance(anybody, Caller)
+    assert (anybody.reach, anybody.may_administer) == ("", True)
 
 
 def test_without_keys_everybody_may() -> None:

@@ -18,6 +18,7 @@ class Sink:
     """What a client is sent."""
 
     request_id = "r"
+    owner = ""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -91,7 +92,7 @@ def test_a_failure_of_the_engine_ends_it_in_the_dialects_words() -> None:
 def test_who_follows_what_its_maker_has_abandoned_hears_of_it() -> None:
     async def test() -> None:
         exchange = SimpleNamespace(document=b"{}", resumable=True)
-        run = Run("r", cast(Any, None), cast(Any, None), cast(Any, exchange))
+        run = Run("r", "", cast(Any, None), cast(Any, None), cast(Any, exchange))
         news = run.news
         run.abandon()
         await asyncio.wait_for(news.wait(), 5)
