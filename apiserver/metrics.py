@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 from apiserver.board import METRIC_CELLS
 
 PREFIX = "apiserver:"
-STATUSES = (200, 400, 401, 404, 405, 408, 413, 415, 429, 431, 499, 500, 501, 503, 504)  # 499: the client left first
+STATUSES = (200, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 499, 500, 501, 503, 504)
+"""Of what was asked of a route; 499: the client left first."""
 LIMITS = ("max_inflight", "max_queued_requests", "max_queued_tokens", "key_inflight", "key_rate")
 """What a request may be over; the names of vLLM's `admission_rejections` are its own as well."""
 REFUSED_STATUSES = (400, 408, 431)  # that a connection answers itself, to what never became a request

@@ -23,7 +23,7 @@ from apiserver.card import Limits
 from apiserver.child import EXIT_CANNOT_START
 from apiserver.config import AccessSettings, AdmissionSettings, HttpSettings, ModelSettings, Order, StoreSettings
 from apiserver.fit import Judge, Vocabulary
-from apiserver.http.app import create_app
+from apiserver.http.app import create_app, speaker_of
 from apiserver.http.runs import Runs
 from apiserver.http.server import HttpServer
 from apiserver.http.service import Service
@@ -142,6 +142,7 @@ class _Worker:
             preloaded.http,
             preloaded.tls,
             preloaded.limits.max_body_bytes,
+            speaker_of,
         )
         if await self._meet_engine():
             server.start()

@@ -15,7 +15,8 @@ from apiserver.config import AccessSettings, HttpSettings
 from apiserver.errors import ApiError, Internal, MethodNotAllowed, NotFound, shown
 from apiserver.http.access import KeyGuard
 from apiserver.http.admin import ADMIN_ROUTES, Admin
-from apiserver.http.call import Call, Handle
+from apiserver.http.call import Call, Handle, is_anthropics
+from apiserver.http.connection import REFUSED
 from apiserver.http.dialects import MORE_DIALECTS, PUT_TOO
 from apiserver.http.endpoint import Endpoint, respond_error
 from apiserver.http.info import INFO_ROUTES, Info
@@ -129,6 +130,7 @@ class _Target:
             await self._answer(call)
             status = call.status
         except asyncio.CancelledError:
+            status = scope.get(REFUSED, CLIENT_LEFT)
             raise
         except Exception:
             status = 500
@@ -167,7 +169,7 @@ class _Target:
         """Who writes an error: the route's dialect; where it has none, the one that the client speaks."""
         if self._dialect is not None:
             return self._dialect
-        return Messages if call.is_anthropic else ChatCompletion
+        return _spoken(call.is_anthropic)
 
     async def _handle_for(self, key: ApiKey, call: Call) -> None:
         """Counted under the key, and limited."""
@@ -176,6 +178,15 @@ class _Target:
             await self._handle(call)
         finally:
             self._quota.leave(key)
+
+
+def speaker_of(path: str, is_anthropic: bool) -> Dialect:
+    """Who writes an error about what was asked of this path, and did not become a request."""
+    return DIALECTS.get(path) or _spoken(is_anthropic or is_anthropics(path))
+
+
+def _spoken(is_anthropic: bool) -> Dialect:
+    return Messages if is_anthropic else ChatCompletion
 
 
 class _Directory:

@@ -78,7 +78,7 @@ class Call:
         self.path_params: dict[str, Any] = scope.get("path_params", {})
         self.request_id = _request_id(self.header(b"x-request-id"))
         # Whether the client speaks Anthropic's API: it says so, or asks for one of its routes.
-        self.is_anthropic = _ANTHROPIC_ROUTES in scope["path"] or b"anthropic-version" in self._headers_in
+        self.is_anthropic = is_anthropics(scope["path"]) or b"anthropic-version" in self._headers_in
         self.status = 0  # of the response, once it has begun
         self.caller = Caller()  # until its key was looked at
 
@@ -191,6 +191,11 @@ class Call:
             # Nobody said "100 Continue", so the client may or may not send its body: what follows could be either.
             raw.append((b"connection", b"close"))
         return raw
+
+
+def is_anthropics(path: str) -> bool:
+    """Whether that is one of Anthropic's routes, or was meant for one."""
+    return _ANTHROPIC_ROUTES in path
 
 
 def _cut(parts: list[bytes]) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ import asyncio
 import functools
 import logging
 import time
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, cast
 
@@ -33,8 +34,15 @@ from apiserver.config import HttpSettings
 from apiserver.errors import ApiError, HeadersTooLarge, InvalidRequest, RequestTimeout
 from apiserver.http.outgoing import Outgoing
 from apiserver.http.patience import BodyPace, SendWatch, unsent_bytes
-from apiserver.http.refusal import refusal
+from apiserver.http.refusal import path_of, refusal
 from apiserver.metrics import Metrics
+from apiserver.protocol.exchange import Dialect
+
+Speaker = Callable[[str, bool], Dialect]
+"""Who writes an error about what was asked of a path; whether the client has said that it speaks Anthropic's API."""
+
+REFUSED = "apiserver.refused"
+"""In the scope of a request that the connection answers itself, while the application still reads it: the status."""
 
 _MOST_HEADERS = 256
 _NOTED_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect"))
@@ -69,18 +77,20 @@ class Connection(HttpToolsProtocol):
         metrics: Metrics,
         settings: HttpSettings,
         max_body_bytes: int,
+        speaker: Speaker,
     ) -> None:
         super().__init__(config=config, server_state=state, app_state={})
         self._slot = slot
         self._metrics = metrics
         self._settings = settings
         self._max_body_bytes = max_body_bytes
+        self._speaker = speaker
         self.was_made = False  # the server counted it when it accepted; from here on its end uncounts it
         self._answering: RequestResponseCycle | None = None
         self._answer: asyncio.Task[None] | None = None
         self._gone = False  # nobody will read an answer, or there will be none
         self._retiring = False
-        self._refusal: ApiError | None = None  # of what came last; nothing more is read
+        self._refusal: bytes | None = None  # of what came last; nothing more is read
         self._lingering = False
         self._phase = _NOTHING
         self._since = time.monotonic()  # when the phase began
@@ -164,17 +174,27 @@ class Connection(HttpToolsProtocol):
         """Answer below the application, and close: at once, or after the answers to the requests before it."""
         if self._refusal is not None or self._lingering:
             return
-        self._refusal = error
+        self._refusal = refusal(error, self._dialect())
         self._metrics.connection_refused(error.status)
         if self._settings.access_log:
             log.info("- no request: %d %s", error.status, error)
         if self._phase is _BODY:
-            self._give_up(self.cycle)
+            self._give_up(self.cycle, error.status)
         if self._answering is None and not self.transport.is_closing():
-            self._send_refusal(error)
+            self._send_refusal(self._refusal)
 
-    def _give_up(self, cycle: RequestResponseCycle) -> None:
+    def _dialect(self) -> Dialect:
+        """In whose form what came last is refused: its path's, as far as that is known."""
+        if self._phase is _NOTHING:
+            return self._speaker("", False)
+        path = self.scope["path"] if self._phase is _BODY else path_of(cast(Any, self).url)
+        is_anthropic = any(name == b"anthropic-version" for name, _ in self.headers)
+        return self._speaker(path.removeprefix(self.root_path), is_anthropic)
+
+    def _give_up(self, cycle: RequestResponseCycle, status: int) -> None:
         """This request's body will never be whole."""
+        if not cycle.response_started:
+            cast(dict[str, Any], cycle.scope)[REFUSED] = status
         if cycle is self._answering:
             self._cancel_answer()
             self._answering = None
@@ -183,8 +203,8 @@ class Connection(HttpToolsProtocol):
         if cycle.response_started:  # there is nothing more that could be said
             self.transport.close()
 
-    def _send_refusal(self, error: ApiError) -> None:
-        self.transport.write(refusal(error))
+    def _send_refusal(self, answer: bytes) -> None:
+        self.transport.write(answer)
         self._linger()
 
     def _linger(self) -> None:

@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from apiserver.board import Board, Cell, Slot
 from apiserver.config import HttpSettings
-from apiserver.http.connection import Connection
+from apiserver.http.connection import Connection, Speaker
 from apiserver.metrics import Metrics
 
 _YIELD_SECONDS = 0.001
@@ -49,6 +49,7 @@ class HttpServer:
         settings: HttpSettings,
         tls: ssl.SSLContext | None,
         max_body_bytes: int,
+        speaker: Speaker,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners = listeners
@@ -58,6 +59,7 @@ class HttpServer:
         self._settings = settings
         self._tls = tls
         self._max_body_bytes = max_body_bytes
+        self._speaker = speaker
         self._config = uvicorn.Config(
             app,
             lifespan="off",
@@ -140,7 +142,15 @@ class HttpServer:
 
     async def _connect(self, accepted: socket.socket) -> None:
         settings = self._settings
-        connection = Connection(self._config, self._state, self._slot, self._metrics, settings, self._max_body_bytes)
+        connection = Connection(
+            self._config,
+            self._state,
+            self._slot,
+            self._metrics,
+            settings,
+            self._max_body_bytes,
+            self._speaker,
+        )
         patience = settings.head_seconds if self._tls is not None else None
         try:
             await self._loop.connect_accepted_socket(

@@ -23,7 +23,7 @@ log = logging.getLogger("engine_bridge.sglang")
 
 _OURS = {
     "api_key": "--api-key",
-    "admin_api_key": "--api-key",
+    "admin_api_key": "--admin-api-key",
     "ssl_certfile": "--ssl-certfile",
     "ssl_keyfile": "--ssl-keyfile",
     "ssl_ca_certs": "--ssl-ca-certs",
