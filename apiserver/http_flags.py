@@ -18,11 +18,7 @@ def add_http(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--api-key-file", metavar="FILE", help="a key, or 'name: key', a line; read again at SIGHUP")
     group.add_argument(
-        "--admin-api-key",
-        action="extend",
-        nargs="+",
-        metavar="KEY",
-        help="repeatable; what is done to the engine as a whole then wants one of these, which open all else too",
+        "--admin-api-key", action="extend", nargs="+", metavar="KEY", help="what concerns the whole engine wants one"
     )
     group.add_argument("--admin-api-key-file", metavar="FILE", help="as --api-key-file, of admin keys")
     group.add_argument("--ssl-certfile", metavar="FILE")

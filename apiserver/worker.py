@@ -116,6 +116,7 @@ class _Worker:
         self._greeted_at = 0  # CLOCK_MONOTONIC ns
         self._has_ended = False  # whoever still waited was told that we stop
         self._has_failed = False
+        self._judge = Judge(preloaded.vocabulary, preloaded.model.max_model_len, self._speaks)
 
     async def serve(self) -> int:
         preloaded, slot = self._preloaded, self._slot
@@ -124,7 +125,6 @@ class _Worker:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
         self._lane = Lane(preloaded.inline, preloaded.threaded, preloaded.pace, preloaded.preprocess_order)
-        self._judge = Judge(preloaded.vocabulary, preloaded.model.max_model_len, self._speaks)
         context = make_context()
         client = EngineClient(context, self._identity(), on_change=self._on_engine_change, check=self._judge.check)
         self._client = client

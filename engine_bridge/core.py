@@ -19,16 +19,7 @@ from engine_bridge.figures import heartbeat_of
 from engine_bridge.members import Allowed, Members
 from engine_bridge.peers import Peers
 from engine_bridge.status import EngineRow, EngineState, Field
-from engine_bridge.transport import (
-    CannotBind,
-    Channel,
-    PeerGone,
-    ServerKeys,
-    ZContext,
-    address_of,
-    router,
-    with_key,
-)
+from engine_bridge.transport import CannotBind, Channel, PeerGone, ServerKeys, ZContext, address_of, router, with_key
 from engine_bridge.wire import Failure, FailureKind, Output
 
 _BEAT_SECONDS = 0.1

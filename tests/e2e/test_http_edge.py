@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -262,77 +261,6 @@ def test_what_a_connection_refuses_is_counted_by_status_and_logged_once_where_re
         assert pool.log.count("no request: 408 The request's headers did not arrive in time.") == 1
         assert "GARBAGE" not in pool.log
         assert pool.metric("http_responses_total", route="none") == 0
-
-
-def in_form(document: dict[str, Any], form: str) -> bool:
-    if form == "anthropic":
-        return set(document) == {"type", "error", "request_id"} and set(document["error"]) == {"type", "message"}
-    if form == "cohere":
-        return set(document) <= {"message", "id"} and "message" in document
-    return set(document) == {"error"} and set(document["error"]) == {"message", "type", "param", "code"}
-
-
-VERSION = {"anthropic_version": "2023-06-01", "x_more": "1"}  # a header is known when the next one begins
-FORMS = [
-    ("/v1/messages", {}, "anthropic"),
-    ("/v1/messages/count_tokens?beta=true", {}, "anthropic"),
-    ("/v1/messages/nowhere", {}, "anthropic"),
-    ("/v1/models", VERSION, "anthropic"),
-    (CHAT, VERSION, "openai"),  # the route's own form, as in every other error
-    ("/v2/rerank", {}, "cohere"),
-    (CHAT, {}, "openai"),
-    ("/nowhere", {}, "openai"),
-]
-
-
-@pytest.mark.parametrize(("path", "headers", "form"), FORMS)
-def test_what_a_connection_refuses_has_the_form_of_its_route(
-    strict_pool: Pool, path: str, headers: dict[str, str], form: str
-) -> None:
-    in_the_head = request("POST", path, **headers, huge="x" * 100_000)
-    no_http = request("POST", path, **headers)[:-2] + b"a header without a colon\r\n\r\n"
-    in_the_body = request("POST", path, **headers, transfer_encoding="chunked") + b"no length\r\n"
-    for status, sent in ((431, in_the_head), (400, no_http), (400, in_the_body)):
-        with RawConnection(strict_pool.url) as connection:
-            connection.send(sent)
-            reply = connection.reply()
-            assert reply.status == status
-            assert in_form(reply.json(), form), reply.body
-
-
-def test_what_comes_too_slowly_is_refused_in_the_form_of_its_route(strict_pool: Pool) -> None:
-    slow = (b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n", request("POST", "/v1/messages", HELLO_BODY)[:-5])
-    for sent in slow:
-        with RawConnection(strict_pool.url) as connection:
-            connection.send(sent)
-            reply = connection.reply()
-            assert reply.status == 408
-            assert in_form(reply.json(), "anthropic"), reply.body
-            assert reply.error["type"] == "timeout_error"
-
-
-@pytest.mark.parametrize("sent", [b"POST /v1/mess", b"\x16\x03\x01", b"POST http://[/v1/messages HTTP/1.1\r\n\r\n"])
-def test_what_names_no_path_is_refused_in_openais_form(strict_pool: Pool, sent: bytes) -> None:
-    with RawConnection(strict_pool.url) as connection:
-        connection.send(sent)
-        assert in_form(connection.reply().json(), "openai")
-
-
-def test_a_request_whose_body_never_came_is_counted_as_what_its_client_was_told(start_pool: StartPool) -> None:
-    with start_pool("--api-server-count", "1", "--body-timeout", "1") as pool:
-        half = request("POST", CHAT, HELLO_BODY)[:-5]
-        chunked = request("POST", CHAT, content_type="application/json", transfer_encoding="chunked")
-        for number, (status, sent, rest) in enumerate(((408, half, b""), (400, chunked, b"no length\r\n")), 1):
-            with RawConnection(pool.url) as connection:
-                connection.send(sent)
-                wait_for(lambda n=number: pool.metric("http_requests_total", route=CHAT) == n, what="a request")
-                connection.send(rest)
-                assert connection.reply().status == status
-            wait_for(
-                lambda s=status: pool.metric("http_responses_total", route=CHAT, status=str(s)) == 1, what="its count"
-            )
-            assert pool.metric("connection_refusals_total", status=str(status)) == 1
-        assert pool.metric("http_responses_total", route=CHAT) == 2
 
 
 def test_a_body_that_stalls_is_a_408(strict_pool: Pool) -> None:

@@ -14,7 +14,7 @@ from engine_bridge.engines.sim import create
 from engine_bridge.keys import make_keys, read_client_keys, read_server_keys
 from engine_bridge.status import EngineRow, EngineState, Field, make_descriptor
 from engine_bridge.transport import ClientKeys, PeerGone, make_context, make_key_pair
-from engine_bridge.wire import ABORT_ALL, WIRE_VERSION, Admin, EngineDown, ForEpoch, Generate, Hello
+from engine_bridge.wire import ABORT_ALL, WIRE_VERSION, AbortByClientId, Admin, EngineDown, ForEpoch, Generate, Hello
 from tests.ends import ENDLESS, PROMPT, collect, generate, until
 from tests.remote_ends import Remote, RemoteCore, run_remote
 
@@ -173,6 +173,33 @@ def test_a_key_that_is_put_back_is_let_in_again() -> None:
         await until(lambda: "does not let this key in" in client.lost_reason, "a refusal")
         public.with_suffix(".away").rename(public)
         await until(lambda: client.epoch, "a Welcome, again")
+
+    run_remote(test)
+
+
+@pytest.mark.parametrize("keys", [True, False], ids=["with keys", "without keys"])
+def test_what_says_no_epoch_is_no_request_and_aborts_nothing(keys: bool) -> None:
+    async def test(ends: Remote) -> None:
+        core = ends.core("--step-ms", "5", keys=keys)
+        own = ends.keys() if keys else None
+        client, _ = ends.client(str(await core.address()), own)
+        await until(lambda: client.epoch, "a Welcome")
+        raw = ends.raw(str(await core.address()), own)
+        async with client.open() as submission:
+            generate(submission, ENDLESS, "mine")
+            await core.counts(1)
+            for messages in (
+                [Generate(1, PROMPT, ENDLESS)],
+                [AbortByClientId("mine")],
+                [Hello(WIRE_VERSION), Admin(2, ABORT_ALL)],
+            ):
+                raw.heard.clear()
+                raw.say(*messages)
+                await until(lambda: raw.messages, "a refusal")
+                assert raw.messages == [EngineDown("the message does not say which engine core it is meant for")]
+            assert core.row.get(Field.REQUESTS) == 1
+            await core.counts(1)
+            await submission.receive()
 
     run_remote(test)
 

@@ -82,33 +82,6 @@ def test_the_core_refuses_what_is_meant_for_another_incarnation() -> None:
     run_remote(test)
 
 
-@pytest.mark.parametrize("keys", [True, False], ids=["with keys", "without keys"])
-def test_what_says_no_epoch_is_no_request_and_aborts_nothing(keys: bool) -> None:
-    async def test(ends: Remote) -> None:
-        core = ends.core("--step-ms", "5", keys=keys)
-        own = ends.keys() if keys else None
-        client, _ = ends.client(str(await core.address()), own)
-        await until(lambda: client.epoch, "a Welcome")
-        raw = ends.raw(str(await core.address()), own)
-        async with client.open() as submission:
-            generate(submission, ENDLESS, "mine")
-            await core.counts(1)
-            for messages in (
-                [Generate(1, PROMPT, ENDLESS)],
-                [wire.AbortByClientId("mine")],
-                [Hello(WIRE_VERSION), wire.Admin(2, wire.ABORT_ALL)],
-            ):
-                raw.heard.clear()
-                raw.say(*messages)
-                await until(lambda: raw.messages, "a refusal")
-                assert raw.messages == [EngineDown("the message does not say which engine core it is meant for")]
-            assert core.row.get(Field.REQUESTS) == 1
-            await core.counts(1)
-            await submission.receive()
-
-    run_remote(test)
-
-
 def test_every_message_after_the_welcome_says_its_epoch() -> None:
     async def test(ends: Remote) -> None:
         core = Impostor(ends.client_context, "tcp://127.0.0.1:0")
