@@ -26,6 +26,7 @@ _BEAT_SECONDS = 0.1
 _PROBE_BEATS = 3  # every so many beats an empty message to every API server: sending is how a dead one is noticed
 _MEMBERS_BEATS = 10  # every so many beats a look at whose key may still be used
 _LAST_WORDS_SECONDS = 0.5  # how long what is unsent may still leave when the core ends
+_READING_SECONDS = 0.05  # and how long API servers on other machines may take to read it
 _NOTHING = wire.encode([])
 _SHUT_OUT = "the engine core no longer takes this pool's key"
 
@@ -87,6 +88,8 @@ class Core:
                 task.cancel()
             await asyncio.gather(beat, *self._doing, return_exceptions=True)
             await self._engine.close()
+            if self._is_remote:  # at a connection's end ZMQ drops what has come over it and was not read yet
+                await asyncio.sleep(_READING_SECONDS)
             self._channel.close(_LAST_WORDS_SECONDS)
 
     async def _load(self) -> bool:
