@@ -147,7 +147,7 @@ _COHERE = ("message",)
 
 
 def forms_of(path: str) -> Sequence[Sequence[str]]:
-    """How the errors of a path look. What is no HTTP is refused in OpenAI's form, whatever the path."""
+    """How the errors of a path look. What breaks before its path is known is refused in OpenAI's form."""
     if path.startswith("/v1/messages"):
         return (_ANTHROPIC, _OPENAI)
     if path == "/v2/rerank":
