@@ -11,12 +11,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parsers = make_parsers()
     if words[:1] == ["serve"]:
-        # Imported when it is needed: `apiserver --help` should not load a web framework.
-        from apiserver.launch import serve
+        from apiserver import engine_arguments
         from apiserver.launch_error import LaunchError
 
         try:
-            return serve(parse_serve(parsers, words))
+            settings = parse_serve(parsers, words)
+            engine_arguments.check(settings.engine, settings.model, settings.engine_arguments)
+            # Imported when it is needed: neither `apiserver --help` nor a refusal should load a web framework.
+            from apiserver.launch import serve
+
+            return serve(settings)
         except LaunchError as error:
             sys.stderr.write(f"apiserver: {error}\n")
             return 3

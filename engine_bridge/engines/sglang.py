@@ -13,6 +13,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine_bridge import sglang_flags
 from engine_bridge.engines import Emit, EngineError, Key
 from engine_bridge.engines.sglang_log import LogRelay
 from engine_bridge.status import Figures
@@ -116,6 +117,9 @@ def _import_all() -> tuple[type["Launch"], type["Session"]]:
 
 def create(model: str, arguments: list[str]) -> SglangEngine:
     """The engine for this model (a directory or a hub id), from everything that stood after `--`."""
+    objection = sglang_flags.objection(arguments)
+    if objection is not None:
+        raise EngineError(objection)
     try:
         from engine_bridge.engines.sglang_arguments import parse
     except ImportError as error:
