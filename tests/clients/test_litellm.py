@@ -52,6 +52,41 @@ def test_messages_are_spoken(echo_pool: Pool) -> None:
     assert [call.function.name for call in called.choices[0].message.tool_calls] == ["weather"]
 
 
+def respond(pool: Pool, text: str, model: str = "openai/sim", **fields: Any) -> Any:
+    return litellm.responses(model=model, api_base=pool.url + "/v1", api_key="none", input=text, **fields)
+
+
+def respond_by_stream(pool: Pool, text: str, **fields: Any) -> Any:
+    """The response of the stream's last event, whose text is what the deltas were."""
+    events = list(respond(pool, text, **fields, stream=True))
+    assert [events[0].type, events[-1].type] == ["response.created", "response.completed"]
+    deltas = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    [message] = events[-1].response.output
+    assert message.content[0].text == deltas
+    return events[-1].response
+
+
+@pytest.mark.exercises("litellm", "/v1/responses", "whole and streamed, tools")
+def test_a_response_is_the_same_whole_and_streamed(echo_pool: Pool) -> None:
+    for response in (respond(echo_pool, "Grüße 🎉"), respond_by_stream(echo_pool, "Grüße 🎉")):
+        assert response.status == "completed"
+        assert response.output[0].content[0].text == "Grüße 🎉"
+    [call] = respond(echo_pool, CALL, tools=[{"type": "function", **TOOL["function"]}]).output
+    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "weather", {"city": "Köln"})
+
+
+@pytest.mark.exercises("litellm", "/v1/responses", "fetched, continued, deleted")
+def test_a_response_is_fetched_continued_and_deleted(echo_pool: Pool) -> None:
+    where: dict[str, Any] = {"api_base": echo_pool.url + "/v1", "api_key": "none", "custom_llm_provider": "openai"}
+    first = respond(echo_pool, "one ")
+    assert litellm.get_responses(response_id=first.id, **where).output[0].content[0].text == "one "
+    second = respond(echo_pool, "two", previous_response_id=first.id)
+    assert second.output[0].content[0].text == "one one two"
+    assert litellm.delete_responses(response_id=first.id, **where).deleted
+    with pytest.raises(litellm.NotFoundError):
+        litellm.get_responses(response_id=first.id, **where)
+
+
 @pytest.mark.exercises("litellm", "/v1/completions", "whole")
 def test_a_text_is_completed(echo_pool: Pool) -> None:
     asked = {"model": "text-completion-openai/sim", "api_base": echo_pool.url + "/v1", "api_key": "none"}
@@ -82,3 +117,13 @@ def test_a_real_model_answers_and_keeps_a_schema(smollm2_pool: Pool) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "capital", "schema": SCHEMA}}
     made: Any = litellm.completion(**options(smollm2_pool, **fields, response_format=form, temperature=0))
     assert "city" in json.loads(made.choices[0].message.content)
+
+
+@pytest.mark.model
+@pytest.mark.exercises("litellm", "/v1/responses", "a real model, whole and streamed")
+def test_a_real_model_responds(smollm2_pool: Pool) -> None:
+    fields: dict[str, Any] = {"model": "openai/smollm2", "temperature": 0, "max_output_tokens": 24}
+    whole = respond(smollm2_pool, "What is the capital of France?", **fields)
+    built = respond_by_stream(smollm2_pool, "What is the capital of France?", **fields)
+    assert "Paris" in whole.output[0].content[0].text
+    assert built.output[0].content[0].text == whole.output[0].content[0].text
