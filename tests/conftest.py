@@ -1,6 +1,7 @@
 """Pools that many tests share, and one for a test alone."""
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,6 +21,8 @@ _NOT_HERE = {
     for directory, (packages, script) in _ELSEWHERE.items()
     if any(importlib.util.find_spec(package) is None for package in packages)
 }
+if "LOAD_TOOLS_PYTHON" not in os.environ:  # the tools are processes of a venv of their own
+    _NOT_HERE["load_tools"] = "scripts/test-load-tools"
 collect_ignore = list(_NOT_HERE)
 
 
