@@ -219,7 +219,9 @@ class Choice:
         self.token_ids += delta.token_ids
         self.output_tokens += len(delta.token_ids)
         if delta.logprobs is not None:
-            self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
+            if self.logprobs is None:
+                self.logprobs = []
+            self.logprobs += delta.logprobs
 
     def _place(self, logprobs: list[TokenLogprob] | None) -> None:
         """Logprobs belong to the block that their text is in; before it begins, they wait for it."""

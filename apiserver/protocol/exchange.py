@@ -1,6 +1,6 @@
 """What a dialect is: a class made once per request, which is that request's state in the dialect."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -11,8 +11,16 @@ from apiserver.events import Event, Result
 from apiserver.requests import Job
 
 
+class Spliced(NamedTuple):
+    """A JSON document as ready bytes in parts, so that long ones are copied once. Parts that grow with the stream are
+    as they should be until the exchange gets its next event: write them out before that."""
+
+    parts: Sequence[bytes | bytearray]
+
+
 class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """One server-sent event: a JSON document (anything msgspec encodes; Raw for ready bytes), maybe with a name."""
+    """One server-sent event: a JSON document (anything msgspec encodes; Raw or Spliced for ready bytes), maybe with a
+    name."""
 
     document: Any
     event: str | None = None

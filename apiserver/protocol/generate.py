@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import msgspec
-
 from apiserver.card import Card
 from apiserver.errors import ApiError
 from apiserver.events import (
@@ -28,34 +26,13 @@ from apiserver.events import (
 from apiserver.protocol import openai
 from apiserver.protocol.exchange import Body, Chunk
 from apiserver.protocol.generate_fields import GenerateFields
+from apiserver.protocol.generate_logprobs import LogprobColumns
 from apiserver.protocol.generate_request import read_generate
-from apiserver.protocol.native_sampling import LogprobView
+from apiserver.protocol.generate_stream import Told
 from apiserver.requests import GenerateJob
 from engine_bridge.wire import FinishReason
 
 WEIGHT_VERSION = "default"  # SGLang's word for weights that were never replaced
-
-
-class _Told:
-    """One choice of a stream: what has been told of it, as JSON without its brackets."""
-
-    __slots__ = ("count", "ids", "logprobs", "text", "tops")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.clear()
-
-    def clear(self) -> None:
-        self.text = bytearray()
-        self.ids = bytearray()
-        self.logprobs = bytearray()
-        self.tops = bytearray()
-
-    def add(self, text: bytes, ids: bytes, logprobs: bytes, tops: bytes) -> None:
-        self.text += text[1:-1]
-        for held, new in ((self.ids, ids), (self.logprobs, logprobs), (self.tops, tops)):
-            if len(new) > 2:  # more than its brackets
-                held += b"," * bool(held) + new[1:-1]
 
 
 class Generate:
@@ -73,14 +50,16 @@ class Generate:
         asked = fields.incremental_streaming_output
         self._is_incremental = card.incremental_streaming_output if asked is None else asked
         self._with_prompt_ids = bool(fields.return_prompt_token_ids)
-        self._with_texts = bool(fields.return_text_in_logprobs)
-        self._views = request.views
+        with_texts = bool(fields.return_text_in_logprobs)
+        self._columns = [
+            None if view is None else LogprobColumns(view, with_texts=with_texts) for view in request.views
+        ]
         self._job = request.job
         self._is_listed = request.is_batch or request.job.n > 1
         self._ids = self._make_ids(request.rids)
-        self._told: dict[int, _Told] = {}
+        self._told: dict[int, Told] = {}
         self._prompts: list[PreparedPrompt] = []
-        self._prompt_logprobs: dict[int, dict[str, Any]] = {}
+        self._prompt_logprobs: dict[int, list[TokenLogprob]] = {}
 
     @property
     def job(self) -> GenerateJob:
@@ -106,10 +85,11 @@ class Generate:
     def _item(self, index: int, choice: Choice, prompt: PreparedPrompt) -> dict[str, Any]:
         assert choice.finished is not None
         meta = self._meta(index, choice.finished, prompt.token_count)
-        view = self._view(index)
-        if view is not None:
-            meta |= self._input_logprobs(view, choice.prompt_logprobs or [])
-            meta |= self._output_logprobs(view, choice.logprobs or [])
+        columns = self._columns[index // self._job.n]
+        if columns is not None:
+            told = choice.logprobs or []
+            meta |= columns.of_prompt(choice.prompt_logprobs or ())
+            meta |= columns.of_output(told) | {"output_token_logprobs_length": len(told)}
         document: dict[str, Any] = {"text": choice.text, "output_ids": choice.token_ids, "meta_info": meta}
         if self._with_prompt_ids:
             document["prompt_token_ids"] = prompt.token_ids
@@ -127,33 +107,6 @@ class Generate:
             "e2e_latency": round(time.perf_counter() - self._began, 6),
         }
 
-    # ---- logprobs: [logprob, id, text or null] ----
-
-    def _view(self, index: int) -> LogprobView | None:
-        return self._views[index // self._job.n]
-
-    def _entry(self, token: TokenLogprob) -> list[Any]:
-        return [token.logprob, token.token_id, token.text if self._with_texts else None]
-
-    def _tops(self, tokens: list[TokenLogprob]) -> list[Any]:
-        return [[self._entry(other) for other in token.top] or None for token in tokens]
-
-    def _input_logprobs(self, view: LogprobView, tokens: list[TokenLogprob]) -> dict[str, Any]:
-        shown = tokens[view.start :] if view.start >= 0 else []
-        document: dict[str, Any] = {"input_token_logprobs": [self._entry(token) for token in shown]}
-        if view.top:
-            document["input_top_logprobs"] = self._tops(shown)
-        return document
-
-    def _output_logprobs(self, view: LogprobView, tokens: list[TokenLogprob]) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "output_token_logprobs": [self._entry(token) for token in tokens],
-            "output_token_logprobs_length": len(tokens),
-        }
-        if view.top:
-            document["output_top_logprobs"] = self._tops(tokens)
-        return document
-
     # ---- streamed ----
 
     def chunks(self, event: Event) -> Iterator[Chunk]:
@@ -163,9 +116,7 @@ class Generate:
             case Finished():
                 yield self._end(event)
             case PromptScored():
-                view = self._view(event.index)
-                assert view is not None
-                self._prompt_logprobs[event.index] = self._input_logprobs(view, event.logprobs)
+                self._prompt_logprobs[event.index] = event.logprobs
             case Started():
                 self._prompts = event.prompts
             case _:
@@ -173,12 +124,9 @@ class Generate:
 
     def _delta(self, event: TextDelta) -> Chunk:
         told = self._told_of(event.index)
-        logprobs = tops = b"[]"
-        if event.logprobs is not None:
-            logprobs = openai.encode_json([self._entry(token) for token in event.logprobs])
-            tops = openai.encode_json(self._tops(event.logprobs))
+        columns = self._columns[event.index // self._job.n]
         told.count += len(event.token_ids)
-        told.add(openai.encode_json(event.text), openai.encode_json(event.token_ids), logprobs, tops)
+        told.add(event.text, event.token_ids, {} if columns is None else columns.of_output(event.logprobs or ()))
         meta = {
             "id": self._ids[event.index],
             "finish_reason": None,
@@ -187,38 +135,30 @@ class Generate:
             "cached_tokens": 0,
             "weight_version": WEIGHT_VERSION,
         }
-        return self._chunk(event.index, told, meta)
+        return self._chunk(told, meta)
 
     def _end(self, finished: Finished) -> Chunk:
         told = self._told_of(finished.index)
         told.count = finished.output_tokens
-        meta = self._meta(finished.index, finished, self._prompt(finished.index).token_count)
-        return self._chunk(finished.index, told, meta)
+        return self._chunk(told, self._meta(finished.index, finished, self._prompt(finished.index).token_count))
 
-    def _chunk(self, index: int, told: _Told, meta: dict[str, Any]) -> Chunk:
-        """Spliced: what was told before is copied, and not encoded again."""
-        head = b'{"index":%d,"text":"' % index if self._is_listed else b'{"text":"'
-        meta |= self._prompt_logprobs.get(index, {})
-        parts = [head, told.text, b'","output_ids":[', told.ids, b'],"meta_info":', openai.encode_json(meta)[:-1]]
-        view = self._view(index)
-        if view is not None:
-            length = b'],"output_token_logprobs_length":%d' % told.count
-            parts += [b',"output_token_logprobs":[', told.logprobs, length]
-            if view.top:
-                parts += [b',"output_top_logprobs":[', told.tops, b"]"]
-        parts.append(b"}")
-        if self._with_prompt_ids:
-            parts += [b',"prompt_token_ids":', openai.encode_json(self._prompt(index).token_ids)]
-        parts.append(b"}")
-        document = msgspec.Raw(b"".join(parts))
+    def _chunk(self, told: Told, meta: dict[str, Any]) -> Chunk:
+        document = told.event(meta)
         if self._is_incremental:
             told.clear()
         return Chunk(document)
 
-    def _told_of(self, index: int) -> _Told:
+    def _told_of(self, index: int) -> Told:
         told = self._told.get(index)
         if told is None:
-            told = self._told[index] = _Told()
+            columns = self._columns[index // self._job.n]
+            prompt_logprobs = self._prompt_logprobs.pop(index, ())
+            told = self._told[index] = Told(
+                index if self._is_listed else None,
+                {} if columns is None else columns.of_prompt(prompt_logprobs),
+                () if columns is None else tuple(columns.of_output(())),
+                self._prompt(index).token_ids if self._with_prompt_ids else None,
+            )
         return told
 
     def _prompt(self, index: int) -> PreparedPrompt:

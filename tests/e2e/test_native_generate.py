@@ -111,6 +111,14 @@ def test_logprobs_of_prompt_and_answer(echo_pool: Pool) -> None:
     assert [entry[1] for entry in meta["output_token_logprobs"]] == one["output_ids"] == [97, 98, 99, 258]
 
 
+def test_a_long_stream_with_logprobs_ends_with_the_whole_answer(echo_pool: Pool) -> None:
+    text = TEXT * 40
+    sampling = {"max_new_tokens": len(text.encode())}
+    (one,) = both(echo_pool, text=text, sampling_params=sampling, return_logprob=True, top_logprobs_num=1)
+    assert one["text"] == text
+    assert one["meta_info"]["output_token_logprobs_length"] == len(text.encode())
+
+
 def test_an_incremental_stream_tells_each_piece_once(start_pool: Any) -> None:
     with start_pool("--api-server-count", "1", "--incremental-streaming-output", engine=["--mode", "echo"]) as pool:
         chunks = frames(pool.post(GENERATE, {"text": TEXT, "stream": True}))

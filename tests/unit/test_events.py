@@ -1,6 +1,6 @@
 """The fold of a job's events."""
 
-from apiserver.events import Finished, PreparedPrompt, Result, Started
+from apiserver.events import Finished, PreparedPrompt, Result, Started, TextDelta, TokenLogprob
 from engine_bridge.wire import FinishReason
 
 
@@ -12,3 +12,12 @@ def test_what_was_cached_of_a_prompt_counts_once_however_many_choices_it_has() -
         result.feed(Finished(index, FinishReason.STOP, None, None, 1, cached))
     assert (result.prompt_tokens, result.cached_tokens) == (18, 4)
     assert Result().cached_tokens == 0
+
+
+def test_logprobs_are_gathered_and_the_deltas_keep_theirs() -> None:
+    result = Result()
+    deltas = [TextDelta(0, text, [65], [TokenLogprob(65, -0.5, text, text.encode())]) for text in "ab"]
+    for delta in deltas:
+        result.feed(delta)
+    assert [one.text for one in result.choices[0].logprobs or ()] == ["a", "b"]
+    assert [len(delta.logprobs or ()) for delta in deltas] == [1, 1]

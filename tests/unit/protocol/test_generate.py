@@ -8,6 +8,7 @@ import pytest
 
 from apiserver.errors import InvalidRequest, NotFound
 from apiserver.events import Event, Finished, PreparedPrompt, PromptScored, Result, Started, TextDelta, TokenLogprob
+from apiserver.http import sse
 from apiserver.protocol.generate import Generate
 from apiserver.requests import GenerateJob, Text, TokenIds
 from engine_bridge.wire import FinishReason
@@ -32,8 +33,8 @@ def refusal(card: Any = CARD, **fields: Any) -> tuple[str | None, str]:
 
 
 def documents(native: Generate, events: Iterable[Event]) -> list[dict[str, Any]]:
-    chunks = [chunk for event in events for chunk in native.chunks(event)]
-    return [json.loads(bytes(chunk.document)) for chunk in chunks]
+    frames = [sse.encode(chunk) for event in events for chunk in native.chunks(event)]
+    return [json.loads(frame.removeprefix(b"data: ")) for frame in frames]
 
 
 def answer(native: Generate, events: Iterable[Event]) -> Any:
@@ -329,6 +330,17 @@ def test_the_last_event_of_a_stream_is_the_whole_answer() -> None:
     for document in (last, whole):
         document["meta_info"].pop("e2e_latency")
     assert last == whole
+
+
+def test_a_stream_without_a_token_has_its_logprobs_columns_too() -> None:
+    fields = {"return_logprob": True, "top_logprobs_num": 1}
+    events: list[Event] = [STARTED, Finished(0, FinishReason.LENGTH, None, None, 0, 0)]
+    (only,) = documents(exchange(text="a", rid="r", stream=True, **fields), events)
+    whole = answer(exchange(text="a", rid="r", **fields), events)
+    for document in (only, whole):
+        document["meta_info"].pop("e2e_latency")
+    assert only == whole
+    assert only["meta_info"]["output_top_logprobs"] == only["meta_info"]["input_token_logprobs"] == []
 
 
 def test_several_answers_of_a_stream_have_their_index() -> None:
