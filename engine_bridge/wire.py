@@ -187,6 +187,7 @@ class Capabilities(_Part, frozen=True):
     model_type: str = ""  # the model's own description of itself, where it has one
     architectures: tuple[str, ...] = ()
     seed: bool = True  # a request's seed decides its sampling
+    tag_formats: bool = False  # structural tags in xgrammar's form, with a format that nests, are understood
 
 
 class Welcome(_Message, frozen=True, tag="w"):

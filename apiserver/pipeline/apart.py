@@ -7,14 +7,12 @@ can a stop string reach across a tool call.
 import functools
 
 from apiserver.events import Delta, PreparedPrompt, ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta
+from apiserver.pipeline.answer_start import prompt_end
 from apiserver.pipeline.parsers import make_parser
 from apiserver.pipeline.parsers.output import Piece
 from apiserver.pipeline.stop import StopChecker
 from apiserver.requests import Structure
 from apiserver.tokenizer import Tokenizer
-
-_PROMPT_END_TOKENS = 16
-_PROMPT_END = 64  # characters; more than a tag and the white space around it have
 
 
 class Apart:
@@ -38,7 +36,7 @@ class Apart:
     ) -> None:
         self._index = index
         self._stops = stops
-        self._parser = make_parser(structure, _prompt_end(structure, tokenizer, prompt))
+        self._parser = make_parser(structure, prompt_end(structure, tokenizer, prompt))
         self._reasons = self._parser.in_reasoning
         self._pieces: list[Piece] = []
         self._token_ids: list[int] = []  # whose text is held back
@@ -129,14 +127,6 @@ class Apart:
             return ReasoningDelta(self._index, piece.text, piece.token_ids, piece.logprobs)
         index, call = self._index, piece.call
         return ToolCallDelta(index, call, piece.text, piece.id, piece.name, piece.token_ids, piece.logprobs)
-
-
-def _prompt_end(structure: Structure, tokenizer: Tokenizer, prompt: PreparedPrompt) -> str:
-    if structure.reasoning is None:
-        return ""
-    if prompt.text is not None:
-        return prompt.text[-_PROMPT_END:]
-    return tokenizer.decode(prompt.token_ids[-_PROMPT_END_TOKENS:], skip_special_tokens=False)
 
 
 @functools.lru_cache(maxsize=64)

@@ -4,6 +4,8 @@ import msgspec
 
 from apiserver.card import Card
 from apiserver.events import PreparedPrompt
+from apiserver.pipeline.answer_start import prompt_end
+from apiserver.pipeline.constrain import constrain
 from apiserver.pipeline.labels import LabelFinder
 from apiserver.pipeline.preprocess import Preprocessor, Room, fill_max_tokens
 from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, RenderJob, ScoreJob, TokenizeJob
@@ -30,8 +32,21 @@ def prepare_generate(preprocessor: Preprocessor, job: GenerateJob, card: Card, t
     prompts: list[PreparedPrompt] = []
     for one in job.each or (job,):
         prompts += _generate_prompts(preprocessor, one, card, timings)
-    filled = [fill_max_tokens(job.of(number), prompt.token_count, card) for number, prompt in enumerate(prompts)]
-    return Prepared(prompts, filled)
+    params = [
+        _constrained(preprocessor, job, prompt, fill_max_tokens(job.of(number), prompt.token_count, card), card)
+        for number, prompt in enumerate(prompts)
+    ]
+    return Prepared(prompts, params)
+
+
+def _constrained(
+    preprocessor: Preprocessor, job: GenerateJob, prompt: PreparedPrompt, params: SamplingParams, card: Card
+) -> SamplingParams:
+    structure = job.structure
+    if structure is None:
+        return params
+    end = prompt_end(structure, preprocessor.tokenizer, prompt)
+    return constrain(params, structure, end, card.capabilities)
 
 
 def _generate_prompts(

@@ -61,11 +61,14 @@ def use_tools(
     `parallel=False` allows one call at most. `thinking` is what the request says of reasoning (None: nothing);
     `reads_reasoning=False` leaves it in the text.
 
-    An answer that must be a call is held to a schema from its first token on, so it has no reasoning.
+    An answer that must be a call has reasoning before it where the engine's constraints can wait for its end; elsewhere
+    it is held to the schema from its first token on.
     """
     reasoning = card.reasoning_parser if reads_reasoning else None
     if choice.mode in ("required", "named"):
-        return _forced(tools or [], choice, card, parallel)
+        waits = card.capabilities.tag_formats
+        structure = Structure(reasoning if waits else None, thinking=thinking, parallel=parallel)
+        return _forced(tools or [], choice, card, structure)
     if not tools or choice.mode == "none":
         structure = Structure(reasoning=reasoning, thinking=thinking) if reasoning is not None else None
         return ToolUse(None, structure, None)
@@ -75,11 +78,22 @@ def use_tools(
             f"--tool-call-parser NAME, or send {choice.param} none.",
             param="tools",
         )
+    if card.capabilities.tag_formats:
+        _check_strict(tools)
     structure = Structure(reasoning, card.tool_call_parser, tuple(tools), thinking, parallel)
     return ToolUse(tools, structure, None)
 
 
-def _forced(tools: list[dict[str, Any]], choice: ToolChoice, card: Card, parallel: bool) -> ToolUse:
+def _check_strict(tools: list[dict[str, Any]]) -> None:
+    """The engine gets to see their schemas. Raises InvalidRequest."""
+    for tool in tools:
+        function = tool["function"]
+        if function.get("strict") and function.get("parameters"):
+            check_schema(msgspec.json.encode(function["parameters"]).decode(), "tools")
+
+
+def _forced(tools: list[dict[str, Any]], choice: ToolChoice, card: Card, structure: Structure) -> ToolUse:
+    """`structure` is how the answer is read, but for the calls."""
     if not tools:
         raise InvalidRequest(f"{choice.param} asks for a tool, but there are no tools.", param=choice.param)
     if not card.capabilities.json_schema:
@@ -89,8 +103,8 @@ def _forced(tools: list[dict[str, Any]], choice: ToolChoice, card: Card, paralle
             param=choice.param,
         )
     if choice.mode == "required":
-        schema = _calls_schema(tools, parallel)
-        structure = Structure(tool_calls=FORCED_CALLS, tools=tuple(tools), parallel=parallel)
+        schema = _calls_schema(tools, structure.parallel)
+        structure = msgspec.structs.replace(structure, tool_calls=FORCED_CALLS, tools=tuple(tools))
     else:
         named = [tool for tool in tools if tool["function"]["name"] == choice.name]
         if not named:
@@ -98,7 +112,7 @@ def _forced(tools: list[dict[str, Any]], choice: ToolChoice, card: Card, paralle
                 f"{choice.param} names {shown(choice.name)}, which is none of the tools.", param=choice.param
             )
         schema = named[0]["function"].get("parameters") or _NO_PARAMETERS
-        structure = Structure(tool_calls=FORCED_CALL, tools=(named[0],))
+        structure = msgspec.structs.replace(structure, tool_calls=FORCED_CALL, tools=(named[0],))
     text = msgspec.json.encode(schema).decode()
     check_schema(text, "tools")
     return ToolUse(tools, structure, Constraint(choice.param, "json_schema", text))

@@ -14,6 +14,7 @@ def capabilities_of(engine: Any, verbs: tuple[str, ...]) -> Capabilities:
     (info, *_) = engine._scheduler_init_result.scheduler_infos
     generates = bool(config.is_generation)
     has_grammar = generates and bool(info.get("has_grammar"))
+    grammar = engine.tokenizer_manager.config_value("grammar_backend")  # as SGLang has resolved it
     defaults: dict[str, Any] = config.get_default_sampling_params() if generates else {}
     longest = int(info["max_req_input_len"])  # of these SGLang takes prompts one shorter
     return Capabilities(
@@ -36,10 +37,11 @@ def capabilities_of(engine: Any, verbs: tuple[str, ...]) -> Capabilities:
         top_p=defaults.get("top_p"),
         top_k=defaults.get("top_k"),
         score=generates,
-        structural_tag=has_grammar,
+        structural_tag=has_grammar and grammar != "outlines",
         priority=bool(args.enable_priority_scheduling),
         admin=verbs,
         model_type=str(getattr(config.hf_config, "model_type", "")),
         architectures=tuple(config.hf_config.architectures or ()),
         seed=generates and bool(args.enable_deterministic_inference),
+        tag_formats=has_grammar and grammar == "xgrammar",
     )

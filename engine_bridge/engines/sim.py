@@ -4,7 +4,8 @@ What it says is a function of the prompt, the seed and nothing else (`seeded`), 
 scripts any sequence of ids through any API that takes token ids); `--arrival-log` writes down in which order requests
 came. How long it takes is a time model: a step costs
 `step_ms + step_ms_per_request * running + prefilled tokens / prefill_tokens_per_second`, and gives each running
-request `tokens_per_step` ids. Faults happen on demand: a prompt that holds a fault's token id sets it off.
+request `tokens_per_step` ids. With `--constraints` it takes schemas and grammars, and trusts the script to keep them.
+Faults happen on demand: a prompt that holds a fault's token id sets it off.
 """
 
 import asyncio
@@ -90,6 +91,7 @@ class SimEngine:
         if options.task == "embed":
             self._vectors = Vectors(options.dimensions)
         generates = options.task == "generate"
+        constrains = generates and options.constraints
         return Capabilities(
             task=options.task,
             max_model_len=options.max_model_len,
@@ -101,9 +103,14 @@ class SimEngine:
             prompt_logprobs=generates,
             min_tokens=generates,
             logit_bias=generates,
+            json_schema=constrains,
+            regex=constrains,
+            grammar=constrains,
             engine="sim",
             score=generates,
+            structural_tag=constrains,
             admin=_VERBS,
+            tag_formats=constrains,
         )
 
     def submit(self, requests: Sequence[tuple[Key, Request]]) -> None:

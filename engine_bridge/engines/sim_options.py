@@ -48,6 +48,7 @@ class SimOptions:
     load_seconds: float = 0.0
     faults: tuple[Fault, ...] = ()
     arrival_log: Path | None = None
+    constraints: bool = False  # claims that answers keep them; it is the script that must
 
 
 def parse_options(arguments: list[str]) -> SimOptions:
@@ -69,6 +70,7 @@ def parse_options(arguments: list[str]) -> SimOptions:
     parser.add_argument("--load-seconds", type=float, default=defaults.load_seconds)
     parser.add_argument("--fault", type=Fault.parse, action="append", default=[], help="KIND:TOKEN_ID[:AFTER]")
     parser.add_argument("--arrival-log", type=Path, metavar="FILE", help="write a line of JSON for each request")
+    parser.add_argument("--constraints", action="store_true", help="take schemas and grammars, and trust the script")
     options = parser.parse_args(arguments)
     values = vars(options)
     values["faults"] = tuple(values.pop("fault"))

@@ -229,3 +229,72 @@ def test_a_real_model_makes_the_call_that_it_must(start_pool: StartPool) -> None
             built = stream.get_final_completion()
         streamed: Any = built.choices[0].message.tool_calls
         assert [found.function.arguments for found in streamed] == [call.function.arguments]
+
+
+# ---- an engine that holds answers to what they must be ----
+
+
+@pytest.fixture(scope="module")
+def holding_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """As `pool`, with an engine that takes schemas and structural tags (and trusts the script to keep them)."""
+    output = tmp_path_factory.mktemp("holding") / "pool.log"
+    flags = ("--api-server-count", "1", "--chat-template", ECHO_TEMPLATE)
+    parsers = ("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
+    engine = ["--mode", "echo", "--tokens-per-step", "3", "--constraints"]
+    with running_pool(output, *flags, *parsers, engine=engine) as running:
+        yield running
+
+
+FORCED = '<think>\nLet me see.\n</think>\n\n[{"name": "weather", "parameters": {"city": "Köln"}}]'
+NAMED: Any = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.mark.parametrize(("text", "choice"), [(FORCED, "required"), ('<think>Hm.</think>{"city": "Köln"}', NAMED)])
+def test_a_forced_call_comes_behind_its_reasoning_whole_and_streamed(
+    holding_pool: Pool, text: str, choice: Any
+) -> None:
+    whole = holding_pool.openai.chat.completions.create(**asked(text, tool_choice=choice)).choices[0].message
+    with holding_pool.openai.chat.completions.stream(**asked(text, tool_choice=choice)) as stream:
+        streamed = stream.get_final_completion().choices[0].message
+    for message in (whole, streamed):
+        said: Any = message
+        [call] = said.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Köln"})
+        assert said.reasoning in ("Let me see.", "Hm.")
+        assert not said.content
+
+
+def sampling(pool: Pool, text: str, **fields: Any) -> dict[str, Any]:
+    [prompt] = pool.post("/v1/chat/completions/render", asked(text, **fields)).json()["prompts"]
+    return prompt["sampling_params"]
+
+
+def test_what_the_engine_is_told_waits_for_the_end_of_the_reasoning(holding_pool: Pool, pool: Pool) -> None:
+    inside = json.loads(sampling(holding_pool, "Go. <think>\n", tool_choice="required")["structural_tag"])["format"]
+    assert (inside["type"], inside["elements"][0]["end"]) == ("sequence", "</think>")
+    closed = sampling(holding_pool, "Go. <think>\n\n</think>\n\n", tool_choice="required")
+    assert closed["structural_tag"] is None
+    assert json.loads(closed["json_schema"])["type"] == "array"
+    form: Any = {"type": "json_object"}
+    constrained = sampling(holding_pool, "Go. <think>\n", tools=None, response_format=form)
+    assert json.loads(constrained["structural_tag"])["format"]["elements"][-1]["json_schema"] == {"type": "object"}
+    strict = sampling(holding_pool, "Go. ", chat_template_kwargs={"enable_thinking": False})
+    assert json.loads(strict["structural_tag"])["format"]["triggers"] == ["<tool_call>"]
+    assert sampling(pool, "Go. ")["structural_tag"] is None, "an engine without them is told nothing"
+
+
+def test_a_strict_tool_whose_schema_no_engine_could_use_is_refused(holding_pool: Pool) -> None:
+    wrong = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "thing"}}}
+    reply = holding_pool.post("/v1/chat/completions", asked(tools=[wrong]))
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tools")
+
+
+def test_the_other_dialects_force_a_call_behind_its_reasoning_too(holding_pool: Pool) -> None:
+    function = TOOL["function"]
+    body: dict[str, Any] = {"model": "sim", "max_tokens": 400, "messages": [{"role": "user", "content": FORCED}]}
+    body |= {"tools": [{"name": "weather", "input_schema": function["parameters"]}], "tool_choice": {"type": "any"}}
+    thinking, use = holding_pool.post("/v1/messages", body).json()["content"]
+    assert (thinking["thinking"], use["input"]) == ("Let me see.", {"city": "Köln"})
+    body = {"model": "sim", "input": FORCED, "tools": [{"type": "function", **function}], "tool_choice": "required"}
+    reasoning, call = holding_pool.post("/v1/responses", body).json()["output"]
+    assert (reasoning["type"], json.loads(call["arguments"])) == ("reasoning", {"city": "Köln"})

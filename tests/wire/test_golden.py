@@ -94,7 +94,7 @@ TO_CORE: list[tuple[wire.ToCore, str]] = [
 TO_SERVER: list[tuple[wire.ToServer, str]] = [
     (
         Welcome(1, 2, Capabilities("generate", 4096, 259)),
-        "9194a1770102dc0019a867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0c2c2c290a090c3",
+        "9194a1770102dc001aa867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0c2c2c290a090c3c2",
     ),
     (
         Welcome(
@@ -121,8 +121,8 @@ TO_SERVER: list[tuple[wire.ToServer, str]] = [
                 top_k=20,
             ),
         ),
-        "9194a1770103dc0019a5656d626564cd0200cd773a9166cd0180c314c3c3c3c3c3c3c3a373696dcb3fe6666666666666cb3f"
-        "e999999999999a14c2c2c290a090c3",
+        "9194a1770103dc001aa5656d626564cd0200cd773a9166cd0180c314c3c3c3c3c3c3c3a373696dcb3fe6666666666666cb3f"
+        "e999999999999a14c2c2c290a090c3c2",
     ),
     (Rejected(1, "no"), "9193a17201a26e6f"),
     (Heartbeat(7, 1, 2, 3), "919fa16207010203000000c00000000000a0"),
@@ -161,6 +161,10 @@ EARLIER: list[tuple[wire.ToServer, str]] = [
         Welcome(1, 2, Capabilities("generate", 4096, 259)),
         "9194a1770102dc0012a867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0",
     ),  # before score, priority and admin
+    (
+        Welcome(1, 2, Capabilities("generate", 4096, 259)),
+        "9194a1770102dc0019a867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0c2c2c290a090c3",
+    ),  # before tag_formats
 ]
 """What this version looked like before fields were appended to it; it must always be readable."""
 

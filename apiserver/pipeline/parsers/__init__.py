@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from apiserver.pipeline.parsers.harmony import MARKERS, read_harmony
-from apiserver.pipeline.parsers.names import call_format, is_harmony, reasoning_tags
+from apiserver.pipeline.parsers.names import call_format, is_forced, is_harmony, reasoning_tags
 from apiserver.pipeline.parsers.output import Output
 from apiserver.pipeline.parsers.parser import AnswerParser, CallFormat, ReadingParser, ReasoningTags, read_answer
 from apiserver.pipeline.parsers.source import Source
+from apiserver.pipeline.parsers.thinking import Start, start_of
 from apiserver.requests import Structure
 
 
@@ -15,26 +16,18 @@ def make_parser(structure: Structure, prompt_end: str = "") -> AnswerParser:
     """The parser of one answer. `prompt_end` is how the prompt ends, special tokens included: templates open (or close)
     the reasoning there. Raises UnknownParser."""
     source, output = Source(), Output(parallel=structure.parallel)
-    if is_harmony(structure.tool_calls) or is_harmony(structure.reasoning):
+    forced = is_forced(structure.tool_calls)
+    if is_harmony(structure.tool_calls) or (is_harmony(structure.reasoning) and not forced):
         reading = read_harmony(
             source, output, reasons=structure.reasoning is not None, calls=structure.tool_calls is not None
         )
         return ReadingParser(source, output, reading, MARKERS)
-    tags = None if structure.reasoning is None else reasoning_tags(structure.reasoning)
+    reasoning = structure.reasoning
+    tags = None if reasoning is None or is_harmony(reasoning) else reasoning_tags(reasoning)
     calls = None if structure.tool_calls is None else call_format(structure.tool_calls)(_schemas(structure))
-    inside = tags is not None and _begins_inside(tags, structure.thinking, prompt_end)
+    inside = tags is not None and start_of(tags, structure.thinking, prompt_end) is Start.INSIDE
     reading = read_answer(source, output, tags, calls, inside=inside)
     return ReadingParser(source, output, reading, _markers(tags, calls))
-
-
-def _begins_inside(tags: ReasoningTags, thinking: bool | None, prompt_end: str) -> bool:
-    """The prompt knows best: whether it ends inside the tags; else the model's habits, unless it was told not to."""
-    opened, closed = prompt_end.rfind(tags.start), prompt_end.rfind(tags.end)
-    if opened > closed:
-        return not prompt_end[opened + len(tags.start) :].strip()
-    if closed >= 0 and not prompt_end[closed + len(tags.end) :].strip():
-        return False
-    return tags.forced and thinking is not False
 
 
 def _markers(tags: ReasoningTags | None, calls: CallFormat | None) -> tuple[str, ...]:

@@ -85,6 +85,11 @@ def is_harmony(name: str | None) -> bool:
     return name in _HARMONY_NAMES
 
 
+def is_forced(name: str | None) -> bool:
+    """Whether the whole answer is calls, as the engine's grammar forces it."""
+    return name in _FORCED
+
+
 def call_format(name: str) -> type[CallFormat]:
     """Raises UnknownParser."""
     found = CALL_FORMATS.get(name)

@@ -192,3 +192,23 @@ def test_tokenize_shows_the_same_tools() -> None:
         {"messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "tool_choice": "required"}
     ).encode()
     assert Tokenize(raw, PARSED).job.prompts == ChatCompletion(raw, PARSED).job.prompts
+
+
+TAGGED = make_card(able={"tag_formats": True}, tool_call_parser="hermes", reasoning_parser="qwen3")
+
+
+def test_a_forced_call_has_reasoning_before_it_where_the_engine_can_wait() -> None:
+    named = {"type": "function", "function": {"name": "plain"}}
+    for choice, parser in (("required", FORCED_CALLS), (named, FORCED_CALL)):
+        structure = job(TAGGED, tools=TOOLS, tool_choice=choice, thinking=True, parallel_tool_calls=False).structure
+        assert structure is not None
+        assert (structure.reasoning, structure.tool_calls) == ("qwen3", parser)
+        assert (structure.thinking, structure.parallel) == (True, False)
+        assert job(TAGGED, tools=TOOLS, tool_choice=choice, separate_reasoning=False).structure is not None
+
+
+def test_a_strict_tools_schema_is_checked_where_the_engine_sees_it() -> None:
+    wrong: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "x"}, "strict": True}}
+    assert refusal(TAGGED, tools=[PLAIN, wrong]).param == "tools"
+    assert job(TAGGED, tools=[DEEP, BARE]).structure is not None
+    assert job(PARSED, tools=[wrong]).structure is not None

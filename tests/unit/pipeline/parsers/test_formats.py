@@ -226,6 +226,9 @@ def test_calls_that_are_not_read_are_content() -> None:
 def test_forced_answers_are_calls_and_nothing_else() -> None:
     text = '[{"name": "time", "parameters": {}}, {"name": "weather", "parameters": {"city": "x"}}]'
     assert read(structure(FORCED_CALLS), text) == Read("", "", [("time", "{}"), ("weather", '{"city": "x"}')])
+    assert read(structure(FORCED_CALLS, "gpt-oss"), text).calls[0] == ("time", "{}"), "there are no channels then"
+    thought = read(structure(FORCED_CALLS, "qwen3"), [f"<think>Hm.</think>\n\n{text}"])
+    assert (thought.content, thought.reasoning, len(thought.calls)) == ("", "Hm.", 2)
     how = structure(FORCED_CALL, tools=(WEATHER,))
     assert read(how, '{"city": "x"}') == Read("", "", [("weather", '{"city": "x"}')])
     assert read(how, '{"city": "x').calls == [("weather", '{"city": "x')]
