@@ -1,12 +1,13 @@
 """What the store does, synchronously: each method is one transaction. For the store's own thread."""
 
 import contextlib
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from apiserver.config import StoreSettings
 from apiserver.store.owners import Owners
@@ -66,6 +67,18 @@ class Ended(Protocol):
 
 
 _COLUMNS = "id, previous, status, document, input, background, frames"
+_CHAIN = f"""
+WITH RECURSIVE chain (link, before, place) AS (
+    SELECT id, previous, 0 FROM responses WHERE id = ? AND used >= ?
+    UNION ALL
+    SELECT id, previous, place + 1 FROM chain JOIN responses ON id = before WHERE used >= ?
+)
+SELECT {_COLUMNS}, ended, owner FROM chain JOIN responses ON id = link ORDER BY place
+"""
+_HAVING = f"""
+SELECT {_COLUMNS}, ended, owner FROM responses
+WHERE id IN (SELECT response FROM items WHERE items.id IN (SELECT value FROM json_each(?))) AND used >= ?
+"""
 
 
 class Database:
@@ -207,12 +220,14 @@ class Database:
         row = self._connection.execute(
             f"SELECT {_COLUMNS}, ended, owner FROM responses WHERE id = ? AND used >= ?", (response_id, self._oldest)
         ).fetchone()
-        if row is None:
-            return None
+        return None if row is None else self._settled(row)
+
+    def _settled(self, row: Sequence[Any]) -> Stored | None:
+        """A row as `get` reads it; None where it is gone by now."""
         *columns, ended, owner = row
         if not ended and not self._owners.is_alive(owner):
-            self._bury(response_id, owner)
-            return self.get(response_id)
+            self._bury(columns[0], owner)
+            return self.get(columns[0])
         return _stored(columns)
 
     def _bury(self, response_id: str, owner: int) -> None:
@@ -238,23 +253,22 @@ class Database:
         Shorter than it should be where one of them is gone: the first has a `previous` then.
         """
         found: list[Stored] = []
-        wanted: str | None = response_id
-        while wanted is not None and (stored := self.get(wanted)) is not None:
+        for row in self._connection.execute(_CHAIN, (response_id, self._oldest, self._oldest)).fetchall():
+            stored = self._settled(row)
+            if stored is None:
+                break
             found.append(stored)
-            wanted = stored.previous
-        now = time.time()
+        ids = json.dumps([stored.id for stored in found])
         with self._writing() as connection:
-            connection.executemany("UPDATE responses SET used = ? WHERE id = ?", [(now, stored.id) for stored in found])
+            connection.execute(
+                "UPDATE responses SET used = ? WHERE id IN (SELECT value FROM json_each(?))", (time.time(), ids)
+            )
         return found[::-1]
 
     def having(self, item_ids: Sequence[str]) -> list[Stored]:
         """The responses that have these items, in no order."""
-        ids: set[str] = set()
-        for item_id in item_ids:
-            row = self._connection.execute("SELECT response FROM items WHERE id = ?", (item_id,)).fetchone()
-            if row is not None:
-                ids.add(row[0])
-        return [stored for stored in map(self.get, ids) if stored is not None]
+        rows = self._connection.execute(_HAVING, (json.dumps(item_ids), self._oldest)).fetchall()
+        return [stored for stored in map(self._settled, rows) if stored is not None]
 
     def cancel(self, response_id: str, change: Callable[[bytes], bytes]) -> None:
         """Mark it as cancelled, with its document changed so, if it is unfinished."""

@@ -112,6 +112,36 @@ def test_a_chain_comes_oldest_first_and_says_where_it_is_broken(settings: StoreS
     with_store(settings, test)
 
 
+def test_a_chain_of_hundreds_is_one_look_and_one_write(settings: StoreSettings) -> None:
+    database = database_of(settings)
+    names = [f"resp_{number}" for number in range(400)]
+    for number, name in enumerate(names):
+        database.put(stored(name, previous=names[number - 1] if number else None), [f"msg_{number}"], ended=True)
+    statements: list[str] = []
+    database._connection.set_trace_callback(statements.append)
+    chain = database.chain(names[-1])
+    assert [response.id for response in chain] == names
+    assert [text.split()[0] for text in statements] == ["WITH", "BEGIN", "UPDATE", "COMMIT"]
+    statements.clear()
+    assert {response.id for response in database.having([f"msg_{number}" for number in range(400)])} == set(names)
+    assert len(statements) == 1
+    database._connection.set_trace_callback(None)
+    database.delete(names[100])
+    assert [response.id for response in database.chain(names[-1])] == names[101:]
+    database.close()
+
+
+def test_of_a_chain_what_a_dead_maker_left_is_ended_first(settings: StoreSettings) -> None:
+    maker = database_of(settings)
+    maker.put(stored("resp_1"), ["msg_1"], ended=True)
+    maker.put(stored("resp_2", status="in_progress", previous="resp_1"), ["msg_2"], ended=False)
+    maker.close()  # its lock goes with it, as at a death
+    database = database_of(settings)
+    assert [response.status for response in database.chain("resp_2")] == ["completed", "failed"]
+    assert [response.status for response in database.having(["msg_2"])] == ["failed"]
+    database.close()
+
+
 # ---- limits ----
 
 
