@@ -35,6 +35,7 @@ class Cell(IntEnum):
     REQUESTS = 8
     ENGINE_REQUESTS = 9  # requests of this worker that the engine has not ended
     ENGINE_EPOCH = 10  # of the engine core that has welcomed this worker; 0 = none yet
+    BACKGROUND = 11  # tasks that go on without a client, such as responses in the background
     # Counted only where the pool has limits (pipeline/admission.py); all are requests of the engine.
     ADMITTED = 20  # that have not ended, from before their prompts are encoded
     QUEUED = 21  # of them, those that the engine has not begun to answer
@@ -158,6 +159,7 @@ class Slot:
             Cell.LOOP_LAG,
             Cell.ENGINE_REQUESTS,
             Cell.ENGINE_EPOCH,
+            Cell.BACKGROUND,
             Cell.ADMITTED,
             Cell.QUEUED,
             Cell.QUEUED_TOKENS,

@@ -85,6 +85,7 @@ class GenerateJob(msgspec.Struct, frozen=True, gc=False):
     max_tokens_param: str = "max_tokens"
     clamp_max_tokens: bool = False
     n: int = 1
+    n_param: str = "n"
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special_tokens: bool = True
@@ -126,6 +127,7 @@ class ScoreJob(msgspec.Struct, frozen=True, gc=False):
     prompts: list[Prompt]
     labels: list[list[int]] = msgspec.field(default_factory=list[list[int]])
     label_texts: list[tuple[str, ...]] = msgspec.field(default_factory=list[tuple[str, ...]])
+    prompts_param: str | None = None  # the field that has all prompts, where their own names do not begin with it
     truncation: Truncation | None = None
     client_request_id: str | None = None
     priority: int = 0

@@ -111,7 +111,7 @@ class _Worker:
         self._stop_now = asyncio.Event()
         self._answered = asyncio.Event()  # the engine core has answered our handshake, one way or the other
         self._connected_to = 0  # the engine's epoch whose address we use
-        self._runs = Runs()
+        self._runs = Runs(slot)
         self._store = Store(preloaded.store, lost) if preloaded.store is not None else None
         self._greeted_at = 0  # CLOCK_MONOTONIC ns
         self._has_ended = False  # whoever still waited was told that we stop

@@ -97,6 +97,7 @@ class Ops:
         yield Gauge("engine_up", "1 if the engine serves.", (), [((), float(service.health() is None))])
         for name, text, cell, scale in (
             ("http_requests_active", "HTTP requests being answered.", Cell.IN_FLIGHT, 1.0),
+            ("background_runs", "Responses that go on without their client.", Cell.BACKGROUND, 1.0),
             ("connections", "Open connections.", Cell.CONNECTIONS, 1.0),
             ("event_loop_lag_seconds", "How late the last timer of the loop was.", Cell.LOOP_LAG, 1e-9),
         ):
@@ -195,6 +196,7 @@ def _worker(slot: Slot) -> dict[str, Any]:
         "age_seconds": round((now - slot.get(Cell.STARTED)) / 1e9, 1) if alive else None,
         "connections": slot.get(Cell.CONNECTIONS),
         "in_flight": slot.get(Cell.IN_FLIGHT),
+        "background": slot.get(Cell.BACKGROUND),
         "engine_requests": slot.get(Cell.ENGINE_REQUESTS),
         "requests": slot.get(Cell.REQUESTS),
         "loop_lag_ms": round(slot.get(Cell.LOOP_LAG) / 1e6, 3),

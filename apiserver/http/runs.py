@@ -5,22 +5,27 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from apiserver.board import Cell, Slot
+
 log = logging.getLogger("apiserver.runs")
 
 
 class Runs:
-    """Owns every task that it starts."""
+    """Owns every task that it starts, and says in its worker's slot how many there are."""
 
-    def __init__(self) -> None:
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, run: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(run)
         self._tasks.add(task)
+        self._slot.set(Cell.BACKGROUND, len(self._tasks))
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._slot.set(Cell.BACKGROUND, len(self._tasks))
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task failed", exc_info=task.exception())
 

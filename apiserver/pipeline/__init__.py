@@ -24,7 +24,17 @@ from apiserver.pipeline.prepare import (
     prepare_score,
     prepare_tokenize,
 )
-from apiserver.requests import DetokenizeJob, EmbedJob, GenerateJob, Job, ParseJob, RenderJob, ScoreJob, TokenizeJob
+from apiserver.requests import (
+    DetokenizeJob,
+    EmbedJob,
+    GenerateJob,
+    Job,
+    ParseJob,
+    Prompt,
+    RenderJob,
+    ScoreJob,
+    TokenizeJob,
+)
 from apiserver.timings import Timings
 from engine_bridge.client import Answer, EngineClient, EngineUnavailable, Submission
 from engine_bridge.wire import (
@@ -93,7 +103,7 @@ class Pipeline:
     ) -> Events:
         try:
             _require(self._client.require(), "embed")
-            with self._admission.enter(len(job.prompts), "input") as place:
+            with self._admission.enter(len(job.prompts), _many(job.prompts)) as place:
                 prepared = await within(deadline, self._lane.run(prepare_embed, job, card, timings))
                 async with self._open(deadline) as submission:
                     requests = [
@@ -135,7 +145,7 @@ class Pipeline:
             capabilities = self._client.require()
             if not capabilities.score:
                 raise InvalidRequest(f"The engine ({capabilities.engine}) cannot score tokens.", param="model")
-            with self._admission.enter(len(job.prompts), "input") as place:
+            with self._admission.enter(len(job.prompts), job.prompts_param or _many(job.prompts)) as place:
                 prepared = await within(deadline, self._lane.run(prepare_score, job, card, timings))
                 labels = prepared.labels
                 async with self._open(deadline) as submission:
@@ -172,7 +182,8 @@ class Pipeline:
             _require(capabilities, "generate")
             for one in job.each or (job,):
                 check_capable(one.sampling_params, capabilities)
-            with self._admission.enter(len(job.prompts) * job.n, "n" if job.n > 1 else "prompt") as place:
+            param = job.n_param if job.n > 1 else _many(job.prompts)
+            with self._admission.enter(len(job.prompts) * job.n, param) as place:
                 prepared = await within(deadline, self._lane.run(prepare_generate, job, card, timings))
                 async with self._open(deadline) as submission:
                     requests, decoders = self._fan_out(job, owner, capabilities, submission, prepared)
@@ -244,6 +255,11 @@ class Pipeline:
                 )
                 decoders[request_id] = Decoder(len(decoders), asked, tokenizer, prompt, capabilities.eos_token_ids)
         return requests, decoders
+
+
+def _many(prompts: Sequence[Prompt]) -> str:
+    """The client's field that has them all: its last item's is that of a query's documents, too."""
+    return prompts[-1].param.partition("[")[0]
 
 
 async def _score_prompts(answers: Sequence[Answer], decoders: dict[int, Decoder]) -> None:

@@ -95,6 +95,7 @@ def decision_job(
             for question in questions
         ],
         label_texts=[question.labels for question in questions],
+        prompts_param="questions",
         priority=priority,
     )
 

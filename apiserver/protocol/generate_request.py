@@ -143,6 +143,7 @@ def _one(
         max_tokens=sampling.max_tokens,
         max_tokens_param=f"{path}.max_new_tokens",
         n=n,
+        n_param=f"{path}.n",
         stop=sampling.stop,
         include_stop=sampling.include_stop,
         skip_special_tokens=sampling.skip_special_tokens,

@@ -163,6 +163,7 @@ def _job(fields: TokenGenerateFields, sampling: TokenSampling, card: Card) -> Ge
         max_tokens=_DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens,
         max_tokens_param="sampling_params.max_tokens",
         n=check_n(sampling.n, 1, card.limits),
+        n_param="sampling_params.n",
         stop=stop_strings(sampling.stop, card.limits),
         include_stop=bool(sampling.include_stop_str_in_output),
         skip_special_tokens=sampling.skip_special_tokens is not False,

@@ -11,7 +11,17 @@ import httpx
 import pytest
 
 from tests.conftest import StartPool
-from tests.e2e.refusals import CHAT, COMPLETIONS, EMBEDDINGS, HI, assert_refused, error_of
+from tests.e2e.refusals import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    GENERATE,
+    GOOD,
+    HI,
+    TOKEN_GENERATE,
+    assert_refused,
+    error_of,
+)
 from tests.pool import Pool, wait_for
 from tests.raw_http import RawConnection, Reply, request
 from tests.streams import OpenRequest
@@ -19,6 +29,7 @@ from tests.streams import OpenRequest
 pytestmark = pytest.mark.e2e
 
 LONG: dict[str, Any] = {"prompt": "busy", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+YES_OR_NO = {"type": "noul", "instructions": "Is it?"}
 GAUGES = ("admitted_requests", "queued_requests", "queued_tokens")
 SECONDS = 10.0
 
@@ -73,6 +84,38 @@ def test_each_choice_and_each_prompt_counts(start_pool: StartPool) -> None:
         error = error_of(pool.post(COMPLETIONS, {"prompt": "a", "n": 4, "max_tokens": 1}), 400)
         assert error["param"] == "n"
         assert pool.metric("admission_rejections_total") == 1
+
+
+def test_what_never_fits_names_the_clients_own_field(start_pool: StartPool) -> None:
+    decisions = {"input": "Hi", "questions": [{"type": "predicate", "instructions": "Is it?"}] * 2}
+    refused: list[tuple[str, dict[str, Any], str]] = [
+        (COMPLETIONS, {"prompt": ["a", "b"]}, "prompt"),
+        (COMPLETIONS, {"prompt": ["a"], "n": 2}, "n"),
+        (CHAT, {"messages": HI, "n": 2}, "n"),
+        (GENERATE, {"text": ["a", "b"]}, "text"),
+        (GENERATE, {"input_ids": [[1], [2]]}, "input_ids"),
+        (GENERATE, {"text": "a", "sampling_params": {"n": 2}}, "sampling_params.n"),
+        (TOKEN_GENERATE, {"token_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n"),
+        ("/v1/score", {"query": "q", "items": ["a", "b"], "label_token_ids": [1]}, "items"),
+        ("/v1/decisions", decisions, "questions"),
+        ("/v1/systemone", GOOD["/v1/systemone"] | {"questions": dict.fromkeys("ab", YES_OR_NO)}, "questions"),
+    ]
+    with start_pool("--api-server-count", "1", "--max-inflight", "1") as pool:
+        for path, body, param in refused:
+            error = error_of(pool.post(path, body), 400)
+            assert (error["param"], "at a time" in error["message"]) == (param, True), path
+    refused = [
+        (EMBEDDINGS, {"input": ["a", "b"]}, "input"),
+        ("/encode", {"text": ["a", "b"]}, "text"),
+        ("/rerank", {"query": "q", "documents": ["a"]}, "documents"),
+        ("/rerank", {"query": "q", "texts": ["a"]}, "texts"),
+        ("/embed", {"inputs": ["a", "b"]}, "inputs"),
+        ("/similarity", {"inputs": {"source_sentence": "q", "sentences": ["a"]}}, "inputs.sentences"),
+        ("/score", {"text_1": "q", "text_2": ["a", "b"]}, "text_2"),
+    ]
+    with start_pool("--api-server-count", "1", "--max-inflight", "1", engine=["--task", "embed"]) as pool:
+        for path, body, param in refused:
+            assert error_of(pool.post(path, body), 400)["param"] == param, path
 
 
 def test_the_queue_is_limited_by_requests_and_by_tokens(start_pool: StartPool) -> None:

@@ -41,6 +41,18 @@ def test_a_response_in_the_background_goes_on_when_its_client_has_left(pool: Poo
     assert workers[2].responses.create(model="sim", input="y", previous_response_id=begun.id).output_text.endswith("xy")
 
 
+def test_the_pool_shows_what_runs_in_the_background_apart(pool: Pool, workers: list[Worker]) -> None:
+    def shown(name: str) -> int:
+        return sum(process[name] for process in pool.pool()["processes"])
+
+    begun = workers[0].responses.create(model="sim", input="x" * 2000, background=True)
+    wait_for(lambda: pool.engine()["running"] == 1)
+    assert (shown("background"), shown("in_flight")) == (1, 1)  # and this question
+    assert pool.metric("background_runs") == 1
+    workers[1].responses.cancel(begun.id)
+    wait_for(lambda: shown("background") == 0, 5, "nothing in the background")
+
+
 @pytest.mark.exercises("openai-python", "/v1/responses", "in the background, cancelled")
 def test_a_response_in_the_background_is_cancelled_through_any_api_server(pool: Pool, workers: list[Worker]) -> None:
     for worker in workers:

@@ -98,6 +98,7 @@ def test_a_new_worker_finds_a_clean_slot_but_its_predecessors_metrics() -> None:
     assert slot.state is WorkerState.DEAD
     assert not slot.is_serving
     gone = (Cell.PID, Cell.CONNECTIONS, Cell.IN_FLIGHT, Cell.LOOP_LAG, Cell.ENGINE_REQUESTS, Cell.ENGINE_EPOCH)
+    gone += (Cell.BACKGROUND,)
     assert [slot.get(cell) for cell in gone] == [0] * len(gone)
     slot.occupy(2)
     assert slot.state is WorkerState.STARTING
