@@ -46,6 +46,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     raw: bytes  # the token's true bytes
     top: tuple["TokenLogprob", ...] = ()
     offset: int = 0  # where it begins in prompt + completion, in characters
+    asked: tuple["TokenLogprob", ...] = ()  # the tokens that were asked for by id, at this one's place
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):

@@ -81,6 +81,7 @@ class SamplingParams(_Part, frozen=True):
     grammar: str | None = None  # EBNF / GBNF, as the engine understands it
     lora: str | None = None
     structural_tag: str | None = None  # the fourth way to constrain the output: SGLang's and xgrammar's JSON document
+    token_ids_logprob: tuple[int, ...] = ()  # wherever there are logprobs, these tokens' as well
 
 
 class Generate(_Message, frozen=True, tag="g"):
@@ -188,6 +189,7 @@ class Capabilities(_Part, frozen=True):
     architectures: tuple[str, ...] = ()
     seed: bool = True  # a request's seed decides its sampling
     tag_formats: bool = False  # structural tags in xgrammar's form, with a format that nests, are understood
+    token_ids_logprob: bool = False
 
 
 class Welcome(_Message, frozen=True, tag="w"):
@@ -216,6 +218,7 @@ class TokenLogprobs(_Part, frozen=True):
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    asked: tuple[float, ...] = ()  # of the request's token_ids_logprob, in their order
 
 
 class Output(_Message, frozen=True, tag="o"):

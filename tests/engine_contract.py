@@ -441,6 +441,26 @@ class GeneratingContract(EngineContract):
 
         self.run(case.make(), check)
 
+    def test_tokens_by_id_have_the_logprobs_that_they_have_among_the_best(self, case: EngineCase) -> None:
+        async def check(bench: Bench) -> None:
+            if not bench.capabilities.token_ids_logprob:
+                pytest.skip("no token_ids_logprob")
+            params = {"max_tokens": 4, "temperature": 0.0, "ignore_eos": True, "logprobs": 3, "prompt_logprobs": 3}
+            (*_, found) = (await bench.outputs(bench.generate(case.prompt, **params)))[0].prompt_logprobs or ()
+            assert found is not None
+            asked = tuple(token_id for token_id, _ in reversed(found.top))
+            outputs = await bench.outputs(bench.generate(case.prompt, **params, token_ids_logprob=asked))
+            scored = [entry for output in outputs for entry in output.logprobs or ()]
+            scored += [entry for entry in outputs[0].prompt_logprobs or () if entry is not None]
+            assert len(scored) == 4 + len(case.prompt) - 1
+            for entry in scored:
+                values, best = dict(zip(asked, entry.asked, strict=True)), dict(entry.top)
+                for token_id in values.keys() & best.keys():
+                    assert values[token_id] == pytest.approx(best[token_id], abs=1e-3)
+            assert dict(zip(asked, scored[-1].asked, strict=True)).keys() <= dict(scored[-1].top).keys()
+
+        self.run(case.make(), check)
+
     def test_logprobs_come_only_when_asked_for(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
             outputs = await bench.outputs(bench.generate(case.prompt, max_tokens=3))

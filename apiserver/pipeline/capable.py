@@ -9,6 +9,7 @@ def check_capable(params: SamplingParams, capabilities: Capabilities) -> None:
     for param, wanted, able in (
         ("logprobs", params.logprobs is not None, capabilities.logprobs >= 0),
         ("prompt_logprobs", params.prompt_logprobs is not None, capabilities.prompt_logprobs),
+        ("token_ids_logprob", bool(params.token_ids_logprob), capabilities.token_ids_logprob),
         ("min_tokens", params.min_tokens > 0, capabilities.min_tokens),
         ("logit_bias", bool(params.logit_bias), capabilities.logit_bias),
         ("response_format", params.json_schema is not None, capabilities.json_schema),

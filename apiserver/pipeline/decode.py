@@ -45,7 +45,7 @@ class Decoder:
         self._job = job
         self._prompt = prompt
         self._eos_token_ids = eos_token_ids
-        self._scorer = Scorer(tokenizer)
+        self._scorer = Scorer(tokenizer, job.sampling_params.token_ids_logprob)
         self._stops = StopChecker(job.stop) if job.stop else None
         structure = job.structure
         self._apart = None if structure is None else Apart(index, structure, self._stops, tokenizer, prompt)

@@ -54,6 +54,7 @@ def _generate_prompts(
 ) -> list[PreparedPrompt]:
     params = job.sampling_params
     preprocessor.check_ids(list(params.stop_token_ids), "stop_token_ids", card.vocab_size)
+    preprocessor.check_ids(list(params.token_ids_logprob), "token_ids_logprob", card.vocab_size)
     preprocessor.check_ids([token_id for token_id, _ in params.logit_bias], "logit_bias", card.vocab_size)
     room = Room(card.max_model_len, reserved=0 if job.max_tokens == 0 else 1)
     prompts = [preprocessor.prepare(prompt, card, room, job.truncation, timings) for prompt in job.prompts]

@@ -13,10 +13,12 @@ _STEP_TOKENS = 256  # a millisecond or two
 class Scorer:
     """One a choice. A token's place is an offset in prompt + completion, as OpenAI counts."""
 
-    __slots__ = ("_tokenizer",)
+    __slots__ = ("_asked_ids", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, asked_ids: tuple[int, ...] = ()) -> None:
+        """`asked_ids` are the request's token_ids_logprob."""
         self._tokenizer = tokenizer
+        self._asked_ids = asked_ids
 
     def token(self, token_id: int, entry: TokenLogprobs | None, offset: int) -> TokenLogprob:
         """One token's logprob; `entry` is None for a prompt's first token, which nothing precedes."""
@@ -25,7 +27,11 @@ class Scorer:
         if entry is None:
             return TokenLogprob(token_id, None, text, raw, (), offset)
         top = tuple(self._alternative(other, logprob, offset) for other, logprob in entry.top)
-        return TokenLogprob(token_id, _finite(entry.logprob), text, raw, top, offset)
+        asked = ()
+        if entry.asked:
+            each = zip(self._asked_ids, entry.asked, strict=True)
+            asked = tuple(self._alternative(other, logprob, offset) for other, logprob in each)
+        return TokenLogprob(token_id, _finite(entry.logprob), text, raw, top, offset, asked)
 
     def _alternative(self, token_id: int, logprob: float, offset: int) -> TokenLogprob:
         raw = self._tokenizer.token_bytes(token_id)

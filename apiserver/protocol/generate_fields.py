@@ -18,6 +18,7 @@ class GenerateFields(msgspec.Struct, kw_only=True):
     return_logprob: bool | list[bool] | None = None
     logprob_start_len: int | list[int] | None = None
     top_logprobs_num: int | list[int] | None = None
+    token_ids_logprob: list[Any] | None = None
     return_text_in_logprobs: bool | None = None
     return_prompt_token_ids: bool | None = None
     lora_path: str | list[str | None] | None = None
@@ -25,7 +26,6 @@ class GenerateFields(msgspec.Struct, kw_only=True):
     cache_salt: str | list[str] | None = None
     extra_key: str | list[str] | None = None
     # Known, and refused unless harmless.
-    token_ids_logprob: Any = None
     input_embeds: Any = None
     image_data: Any = None
     video_data: Any = None
@@ -73,7 +73,6 @@ class GenerateFields(msgspec.Struct, kw_only=True):
 
 
 HARMLESS_IN_GENERATE: dict[str, tuple[Any, ...]] = {
-    "token_ids_logprob": ([],),
     "input_embeds": (),
     "image_data": ([],),
     "video_data": ([],),

@@ -31,6 +31,8 @@ class LogprobColumns:
         columns: Columns = {f"{side}_token_logprobs": [self._entry(token) for token in tokens]}
         if self._view.top:
             columns[f"{side}_top_logprobs"] = [self._entries(token.top) for token in tokens]
+        if self._view.token_ids:
+            columns[f"{side}_token_ids_logprobs"] = [self._entries(token.asked) for token in tokens]
         return columns
 
     def _entry(self, token: TokenLogprob) -> list[Any]:

@@ -9,7 +9,7 @@ from apiserver.errors import InvalidRequest
 from apiserver.protocol.decoding import check_length, check_range, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.generate_fields import HARMLESS_IN_GENERATE, IGNORED_IN_GENERATE, GenerateFields
 from apiserver.protocol.native_sampling import LogprobView, NativeSampling, Sampling, below, native_sampling
-from apiserver.protocol.prompts import prompts
+from apiserver.protocol.prompts import prompts, token_ids
 from apiserver.protocol.sampling import check_logprobs, check_n
 from apiserver.requests import GenerateJob, Prompt
 
@@ -82,12 +82,13 @@ def _views(fields: GenerateFields, count: int, card: Card) -> list[LogprobView |
     wanted = _spread(fields.return_logprob, count, "return_logprob")
     starts = _spread(fields.logprob_start_len, count, "logprob_start_len")
     tops = _spread(fields.top_logprobs_num, count, "top_logprobs_num")
+    asked = _asked_ids(fields.token_ids_logprob, count, card)
     views: list[LogprobView | None] = []
-    for want, start, top in zip(wanted, starts, tops, strict=True):
+    for want, start, top, ids in zip(wanted, starts, tops, asked, strict=True):
         if not want:
             views.append(None)
             continue
-        view = LogprobView(-1 if start is None else start, top or 0)
+        view = LogprobView(-1 if start is None else start, top or 0, ids)
         check_range("logprob_start_len", view.start, -1, 2**63 - 1)
         check_range("top_logprobs_num", view.top, 0, card.limits.max_logprobs)
         check_logprobs("return_logprob" if view.top == 0 else "top_logprobs_num", view.top, card.capabilities)
@@ -96,8 +97,30 @@ def _views(fields: GenerateFields, count: int, card: Card) -> list[LogprobView |
                 f"The engine ({card.capabilities.engine}) gives no logprobs of the prompt; send logprob_start_len -1.",
                 param="logprob_start_len",
             )
+        if ids and not card.capabilities.token_ids_logprob:
+            raise InvalidRequest(
+                f"The engine ({card.capabilities.engine}) gives no logprobs of tokens by id; send top_logprobs_num.",
+                param="token_ids_logprob",
+            )
         views.append(view)
     return views
+
+
+def _asked_ids(value: list[Any] | None, count: int, card: Card) -> list[tuple[int, ...]]:
+    """For each prompt: ids for all of them, or a list of ids each."""
+    param, most = "token_ids_logprob", card.limits.max_logit_bias
+    if not value:
+        return [()] * count
+    if not isinstance(value[0], list):
+        return [_some_ids(value, param, most)] * count
+    return [_some_ids(ids, f"{param}[{number}]", most) for number, ids in enumerate(_spread(value, count, param))]
+
+
+def _some_ids(value: Any, name: str, most: int) -> tuple[int, ...]:
+    ids = token_ids(value, name, allow_empty=True)
+    if len(ids) > most:
+        raise InvalidRequest(f"{name} has {len(ids)} items; at most {most} are allowed.", param=name)
+    return tuple(ids)
 
 
 def _job(
@@ -111,7 +134,8 @@ def _job(
     loras = _spread(fields.lora_path, len(parsed), "lora_path")
     salts = _spread(fields.cache_salt, len(parsed), "cache_salt")
     keys = _spread(fields.extra_key, len(parsed), "extra_key")
-    differs = any(isinstance(getattr(fields, name), list) for name in _PER_PROMPT)
+    differs = len({view.token_ids for view in views if view is not None}) > 1
+    differs = differs or any(isinstance(getattr(fields, name), list) for name in _PER_PROMPT)
     n = _check_n(ns.pop(), len(parsed), card)
     jobs: list[GenerateJob] = []
     for number, prompt in enumerate(parsed):

@@ -72,10 +72,12 @@ _NATIVE_NAMES = {"min_tokens": "min_new_tokens", "seed": "sampling_seed"}
 
 
 class LogprobView(msgspec.Struct, frozen=True, gc=False):
-    """Which logprobs one prompt's answers show: of the prompt from token `start` on (-1: none), and how many others."""
+    """Which logprobs one prompt's answers show: of the prompt from token `start` on (-1: none), how many others, and
+    which others."""
 
     start: int
     top: int
+    token_ids: tuple[int, ...] = ()
 
 
 class Sampling(msgspec.Struct, frozen=True, gc=False):
@@ -104,6 +106,7 @@ def native_sampling(
             params,
             prompt_logprobs=view.top if view is not None and view.start >= 0 else None,
             structural_tag=_structural_tag(asked, params, card),
+            token_ids_logprob=() if view is None else view.token_ids,
         )
         stop = stop_strings(asked.stop, card.limits)
     except InvalidRequest as error:

@@ -20,6 +20,7 @@ from engine_bridge.wire import (
     Generate,
     Output,
     Request,
+    SamplingParams,
     Score,
     Scores,
     TokenLogprobs,
@@ -73,8 +74,8 @@ class Answers:
             pack_ids(tuple(token_ids)),
             reason,
             stop_token_id,
-            None if params.logprobs is None else _output_logprobs(meta, len(token_ids), params.logprobs),
-            _prompt_logprobs(meta, params.prompt_logprobs) if first and params.prompt_logprobs is not None else None,
+            None if params.logprobs is None else _output_logprobs(meta, len(token_ids), params),
+            _prompt_logprobs(meta, params) if first and params.prompt_logprobs is not None else None,
             cached_tokens=meta.get("cached_tokens", 0) if first else 0,
         )
 
@@ -102,7 +103,7 @@ def chunk_of(manager: Any, state: Any, step: Any, index: int) -> Chunk:
         wanted = (asked.top_logprobs_num, asked.token_ids_logprob)
         manager.convert_logprob_style(meta, state, *wanted, False, step, index, finished=reason is not None)
         made = len(state.output_ids)
-        for name in ("output_token_logprobs", "output_top_logprobs"):
+        for name in ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs"):
             if name in meta:
                 meta[name] = meta[name][made:]
     state.output_ids.extend(token_ids)
@@ -140,21 +141,34 @@ def _finish(reason: dict[str, Any] | None) -> tuple[FinishReason | None, int | N
             return FinishReason.ABORT, None
 
 
-def _output_logprobs(meta: dict[str, Any], count: int, best: int) -> tuple[TokenLogprobs, ...]:
-    own = meta["output_token_logprobs"][:count]
+def _output_logprobs(meta: dict[str, Any], count: int, params: SamplingParams) -> tuple[TokenLogprobs, ...]:
+    own, best = meta["output_token_logprobs"][:count], params.logprobs or 0
     tops = meta["output_top_logprobs"] if best else [()] * count
+    asked = meta["output_token_ids_logprobs"] if params.token_ids_logprob else [()] * count
     return tuple(
-        TokenLogprobs(_finite(logprob), _top(top, best)) for (logprob, _, _), top in zip(own, tops, strict=False)
+        TokenLogprobs(_finite(logprob), _top(top, best), _asked(others, params.token_ids_logprob))
+        for (logprob, _, _), top, others in zip(own, tops, asked, strict=False)
     )
 
 
-def _prompt_logprobs(meta: dict[str, Any], best: int) -> tuple[TokenLogprobs | None, ...]:
-    own = meta["input_token_logprobs"]
+def _prompt_logprobs(meta: dict[str, Any], params: SamplingParams) -> tuple[TokenLogprobs | None, ...]:
+    own, best = meta["input_token_logprobs"], params.prompt_logprobs or 0
     tops = meta["input_top_logprobs"] if best else [()] * len(own)
+    asked = meta["input_token_ids_logprobs"] if params.token_ids_logprob else [()] * len(own)
     return tuple(
-        None if logprob is None else TokenLogprobs(_finite(logprob), _top(top, best))
-        for (logprob, _, _), top in zip(own, tops, strict=True)
+        None
+        if logprob is None
+        else TokenLogprobs(_finite(logprob), _top(top, best), _asked(others, params.token_ids_logprob))
+        for (logprob, _, _), top, others in zip(own, tops, asked, strict=True)
     )
+
+
+def _asked(entries: Sequence[Any], token_ids: Sequence[int]) -> tuple[float, ...]:
+    """In the request's order."""
+    if not token_ids:
+        return ()
+    found = {int(token_id): float(logprob) for logprob, token_id, _ in entries}
+    return tuple(_finite(found[token_id]) for token_id in token_ids)
 
 
 def _top(entries: Sequence[Any] | None, best: int) -> tuple[tuple[int, float], ...]:
@@ -167,8 +181,7 @@ def _finite(logprob: float) -> float:
 
 
 def _scores(request: Score, meta: dict[str, Any]) -> Scores:
-    found = {int(token_id): float(logprob) for logprob, token_id, _ in meta["output_token_ids_logprobs"][0]}
-    return Scores(request.request_id, tuple(_finite(found[token_id]) for token_id in request.label_token_ids))
+    return Scores(request.request_id, _asked(meta["output_token_ids_logprobs"][0], request.label_token_ids))
 
 
 def _embedding(request_id: int, values: Any) -> Answer:

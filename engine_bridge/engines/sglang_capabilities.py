@@ -44,4 +44,5 @@ def capabilities_of(engine: Any, verbs: tuple[str, ...]) -> Capabilities:
         architectures=tuple(config.hf_config.architectures or ()),
         seed=generates and bool(args.enable_deterministic_inference),
         tag_formats=has_grammar and grammar == "xgrammar",
+        token_ids_logprob=generates,
     )

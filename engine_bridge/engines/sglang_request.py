@@ -58,6 +58,7 @@ def _generate(request: Generate, prompt: list[int], rid: str, priority: int | No
         return_logprob=wants_logprobs,
         logprob_start_len=0 if params.prompt_logprobs is not None else -1,
         top_logprobs_num=max(params.logprobs or 0, params.prompt_logprobs or 0),
+        token_ids_logprob=list(params.token_ids_logprob) or None,
         lora_path=params.lora,
         priority=priority,
         cache_salt=request.cache_salt,
@@ -148,6 +149,7 @@ def _check_params(params: SamplingParams, capabilities: Capabilities) -> None:
     for message, applies in refusals.items():
         if applies:
             raise Refused(message)
-    named = [*params.stop_token_ids, *(token_id for token_id, _ in params.logit_bias)]
+    biased = (token_id for token_id, _ in params.logit_bias)
+    named = [*params.stop_token_ids, *biased, *params.token_ids_logprob]
     if named:
-        _check_ids(named, "stop_token_ids or logit_bias", capabilities)
+        _check_ids(named, "stop_token_ids, logit_bias or token_ids_logprob", capabilities)

@@ -111,6 +111,7 @@ class SimEngine:
             structural_tag=constrains,
             admin=_VERBS,
             tag_formats=constrains,
+            token_ids_logprob=generates,
         )
 
     def submit(self, requests: Sequence[tuple[Key, Request]]) -> None:
@@ -304,8 +305,8 @@ class SimEngine:
             pack_ids(new),
             reason,
             stop_token_id,
-            self._logprobs(new, params.logprobs),
-            self._prompt_logprobs(running, params.prompt_logprobs) if first else None,
+            self._logprobs(new, params.logprobs, params.token_ids_logprob),
+            self._prompt_logprobs(running, params) if first else None,
             queued_seconds=running.queued_seconds if first else 0.0,
         )
 
@@ -334,21 +335,25 @@ class SimEngine:
             return True
         return token_id == self._options.eos_token_id and not params.ignore_eos
 
-    def _logprobs(self, token_ids: list[int], count: int | None) -> tuple[TokenLogprobs, ...] | None:
+    def _logprobs(
+        self, token_ids: Sequence[int], count: int | None, asked: tuple[int, ...]
+    ) -> tuple[TokenLogprobs, ...] | None:
         if count is None:
             return None
-        return tuple(self._logprob(token_id, count) for token_id in token_ids)
+        return tuple(self._logprob(token_id, count, asked) for token_id in token_ids)
 
-    def _prompt_logprobs(self, running: _Running, count: int | None) -> tuple[TokenLogprobs | None, ...] | None:
-        if count is None:
-            return None
-        return (None, *(self._logprob(token_id, count) for token_id in running.prompt_token_ids[1:]))
+    def _prompt_logprobs(
+        self, running: _Running, params: wire.SamplingParams
+    ) -> tuple[TokenLogprobs | None, ...] | None:
+        scored = self._logprobs(running.prompt_token_ids[1:], params.prompt_logprobs, params.token_ids_logprob)
+        return None if scored is None else (None, *scored)
 
-    def _logprob(self, token_id: int, count: int) -> TokenLogprobs:
+    def _logprob(self, token_id: int, count: int, asked: tuple[int, ...] = ()) -> TokenLogprobs:
         """The sampled token is always the likeliest; its neighbours follow."""
         own = -0.001 * (1 + token_id % 97)
         size = self._options.vocab_size
-        return TokenLogprobs(own, tuple(((token_id + i) % size, own - i) for i in range(count)))
+        top = tuple(((token_id + i) % size, own - i) for i in range(count))
+        return TokenLogprobs(own, top, tuple(own - (other - token_id) % size for other in asked))
 
     def _score(self, running: _Running, request: Score) -> Scores:
         next_id = self._next_id(running, _GREEDY)

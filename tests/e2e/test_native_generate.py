@@ -111,6 +111,21 @@ def test_logprobs_of_prompt_and_answer(echo_pool: Pool) -> None:
     assert [entry[1] for entry in meta["output_token_logprobs"]] == one["output_ids"] == [97, 98, 99, 258]
 
 
+def test_logprobs_of_tokens_by_id(echo_pool: Pool) -> None:
+    fields: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 0, "token_ids_logprob": [97, 98]}
+    (one,) = both(echo_pool, text="ab", **fields)
+    meta = one["meta_info"]
+    assert meta["input_token_ids_logprobs"][0] is None
+    assert [[entry[1] for entry in entries] for entries in meta["output_token_ids_logprobs"]] == [[97, 98]] * 3
+    own = [entry[0] for entry in meta["output_token_logprobs"]]
+    assert [meta["output_token_ids_logprobs"][place][place][0] for place in (0, 1)] == pytest.approx(own[:2])
+    first, second = both(echo_pool, text=["a", "b"], **(fields | {"token_ids_logprob": [[5], []]}))
+    assert len(first["meta_info"]["output_token_ids_logprobs"][0]) == 1
+    assert "output_token_ids_logprobs" not in second["meta_info"]
+    outside = echo_pool.post(GENERATE, {"text": "a", **fields, "token_ids_logprob": [259]})
+    assert error_of(outside)["param"] == "token_ids_logprob"
+
+
 def test_a_long_stream_with_logprobs_ends_with_the_whole_answer(echo_pool: Pool) -> None:
     text = TEXT * 40
     sampling = {"max_new_tokens": len(text.encode())}

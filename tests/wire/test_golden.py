@@ -42,8 +42,8 @@ TO_CORE: list[tuple[wire.ToCore, str]] = [
     (ForEpoch(7), "9192a17407"),
     (
         Generate(1, IDS, SamplingParams()),
-        "9198a16701c40c01000000020000002c010000dc001410cb3ff0000000000000cb3ff0000000000000ffcb00000000000000"
-        "00c0cb0000000000000000cb0000000000000000cb3ff000000000000000c29090c0c0c0c0c0c0c0c000c0a0",
+        "9198a16701c40c01000000020000002c010000dc001510cb3ff0000000000000cb3ff0000000000000ffcb00000000000000"
+        "00c0cb0000000000000000cb0000000000000000cb3ff000000000000000c29090c0c0c0c0c0c0c090c000c0a0",
     ),
     (
         Generate(
@@ -75,9 +75,9 @@ TO_CORE: list[tuple[wire.ToCore, str]] = [
             cache_salt="salt",
             owner="alice",
         ),
-        "9198a16702c40c01000000020000002c010000dc001405cb3fe0000000000000cb3feccccccccccccd28cb3fb99999999999"
+        "9198a16702c40c01000000020000002c010000dc001505cb3fe0000000000000cb3feccccccccccccd28cb3fb99999999999"
         "9af9cb3fd0000000000000cbbfd0000000000000cb3ff800000000000002c3920304919205cbbff00000000000000200a27b"
-        "7da2612ba4726f6f74a178c0a8636c69656e742d31fda473616c74a5616c696365",
+        "7da2612ba4726f6f74a178c090a8636c69656e742d31fda473616c74a5616c696365",
     ),
     (Embed(3, IDS), "9197a16503c40c01000000020000002c010000c0c000a0"),
     (
@@ -94,7 +94,7 @@ TO_CORE: list[tuple[wire.ToCore, str]] = [
 TO_SERVER: list[tuple[wire.ToServer, str]] = [
     (
         Welcome(1, 2, Capabilities("generate", 4096, 259)),
-        "9194a1770102dc001aa867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0c2c2c290a090c3c2",
+        "9194a1770102dc001ba867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0c2c2c290a090c3c2c2",
     ),
     (
         Welcome(
@@ -121,8 +121,8 @@ TO_SERVER: list[tuple[wire.ToServer, str]] = [
                 top_k=20,
             ),
         ),
-        "9194a1770103dc001aa5656d626564cd0200cd773a9166cd0180c314c3c3c3c3c3c3c3a373696dcb3fe6666666666666cb3f"
-        "e999999999999a14c2c2c290a090c3c2",
+        "9194a1770103dc001ba5656d626564cd0200cd773a9166cd0180c314c3c3c3c3c3c3c3a373696dcb3fe6666666666666cb3f"
+        "e999999999999a14c2c2c290a090c3c2c2",
     ),
     (Rejected(1, "no"), "9193a17201a26e6f"),
     (Heartbeat(7, 1, 2, 3), "919fa16207010203000000c00000000000a0"),
@@ -143,9 +143,8 @@ TO_SERVER: list[tuple[wire.ToServer, str]] = [
             cached_tokens=3,
             queued_seconds=0.25,
         ),
-        "9199a16f02c40c01000000020000002c01000000cd012c"
-        "9192cbbfe0000000000000929207cbbfe00000000000009208cbbff8000000000000"
-        "92c092cbc0000000000000009003cb3fd0000000000000",
+        "9199a16f02c40c01000000020000002c01000000cd012c9193cbbfe0000000000000929207cbbfe00000000000009208cbbf"
+        "f80000000000009092c093cbc000000000000000909003cb3fd0000000000000",
     ),
     (Embedding(3, bytes.fromhex("0000803f"), 0.25), "9194a17603c4040000803fcb3fd0000000000000"),
     (Scores(5, (-0.5, -1.0)), "9194a16c0592cbbfe0000000000000cbbff0000000000000cb0000000000000000"),
@@ -165,6 +164,10 @@ EARLIER: list[tuple[wire.ToServer, str]] = [
         Welcome(1, 2, Capabilities("generate", 4096, 259)),
         "9194a1770102dc0019a867656e6572617465cd1000cd01039000c200c2c2c2c2c2c2c2a0c0c0c0c2c2c290a090c3",
     ),  # before tag_formats
+    (
+        Output(2, IDS, logprobs=(TokenLogprobs(-0.5, ((7, -0.5),)),)),
+        "9199a16f02c40c01000000020000002c010000c0c09192cbbfe0000000000000919207cbbfe0000000000000c000cb0000000000000000",
+    ),  # before asked
 ]
 """What this version looked like before fields were appended to it; it must always be readable."""
 
@@ -184,6 +187,11 @@ EARLIER_TO_CORE: list[tuple[wire.ToCore, str]] = [
     (Embed(3, IDS), "9196a16503c40c01000000020000002c010000c0c000"),
     (Score(5, IDS, (7, 8)), "9196a17305c40c01000000020000002c010000920708c000"),
     (AbortByClientId("client-1"), "9192a163a8636c69656e742d31"),
+    (
+        Generate(1, IDS, SamplingParams()),
+        "9198a16701c40c01000000020000002c010000dc001410cb3ff0000000000000cb3ff0000000000000ffcb00000000000000"
+        "00c0cb0000000000000000cb0000000000000000cb3ff000000000000000c29090c0c0c0c0c0c0c0c000c0a0",
+    ),  # before token_ids_logprob
 ]
 
 

@@ -24,6 +24,7 @@ ABLE = Capabilities(
     engine="able 1.0",
     score=True,
     structural_tag=True,
+    token_ids_logprob=True,
 )
 _CARD = Card(
     names=("first", "second"),

@@ -134,6 +134,17 @@ def test_a_batch_that_asks_for_one_thing_is_one_job() -> None:
     assert made.of(1) is made
 
 
+def test_tokens_by_id_are_asked_for_with_the_logprobs_and_not_without() -> None:
+    asked = {"return_logprob": True, "logprob_start_len": 0}
+    assert job(text="a", token_ids_logprob=[5, 6], **asked).sampling_params.token_ids_logprob == (5, 6)
+    assert job(text="a", token_ids_logprob=[5, 6]).sampling_params.token_ids_logprob == ()
+    assert job(text="a", token_ids_logprob=[], **asked).sampling_params.token_ids_logprob == ()
+    same = job(text=["a", "b"], token_ids_logprob=[5, 6], **asked)
+    assert (same.each, same.sampling_params.token_ids_logprob) == ((), (5, 6))
+    made = job(text=["a", "b", "c"], token_ids_logprob=[[5], [6, 7], []], **asked)
+    assert [one.sampling_params.token_ids_logprob for one in made.each] == [(5,), (6, 7), ()]
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
@@ -171,7 +182,10 @@ def test_a_batch_that_asks_for_one_thing_is_one_job() -> None:
             "sampling_params.structural_tag",
             "Only one",
         ),
-        ({"text": "a", "token_ids_logprob": [1]}, "token_ids_logprob", "not supported"),
+        ({"text": "a", "token_ids_logprob": ["x"]}, "token_ids_logprob", "integers"),
+        ({"text": ["a", "b"], "token_ids_logprob": [[1]]}, "token_ids_logprob", "1 items for 2 prompts"),
+        ({"text": "a", "token_ids_logprob": [[1, 2.5]]}, "token_ids_logprob[0]", "integers"),
+        ({"text": "a", "token_ids_logprob": [1] * 1025}, "token_ids_logprob", "at most 1024"),
         ({"text": "a", "return_hidden_states": True}, "return_hidden_states", "not supported"),
         ({"text": "a", "image_data": "x.png"}, "image_data", "not supported"),
         ({"text": "a", "return_logprob": True, "top_logprobs_num": 21}, "top_logprobs_num", "at most 20"),
@@ -192,6 +206,8 @@ def test_what_the_engine_cannot_do_is_refused() -> None:
     assert refusal(unable, text="a", return_logprob=True)[0] == "return_logprob"
     able = make_card(able={"prompt_logprobs": False})
     assert refusal(able, text="a", return_logprob=True, logprob_start_len=0)[0] == "logprob_start_len"
+    blind = make_card(able={"token_ids_logprob": False})
+    assert refusal(blind, text="a", return_logprob=True, token_ids_logprob=[1])[0] == "token_ids_logprob"
     assert refusal(unable, text="a", sampling_params={"structural_tag": "{}"})[0] == "sampling_params.structural_tag"
     assert refusal(unable, text="a", lora_path="x")[0] == "lora_path"
 
@@ -330,6 +346,21 @@ def test_the_last_event_of_a_stream_is_the_whole_answer() -> None:
     for document in (last, whole):
         document["meta_info"].pop("e2e_latency")
     assert last == whole
+
+
+def test_tokens_by_id_have_columns_of_their_own_whole_and_streamed() -> None:
+    fields = {"return_logprob": True, "logprob_start_len": 0, "token_ids_logprob": [8]}
+    by_id = TokenLogprob(8, -2.0, "o", b"o")
+    events: list[Event] = [
+        STARTED,
+        PromptScored(0, [TokenLogprob(1, None, "p", b"p"), TokenLogprob(2, -0.5, "q", b"q", asked=(by_id,))]),
+        TextDelta(0, "H", [5], [TokenLogprob(5, -0.5, "H", b"H", asked=(by_id,))]),
+        END,
+    ]
+    *_, last = documents(exchange(text="a", stream=True, **fields), events)
+    for meta in (last["meta_info"], answer(exchange(text="a", **fields), events)["meta_info"]):
+        assert meta["input_token_ids_logprobs"] == [None, [[-2.0, 8, None]]]
+        assert meta["output_token_ids_logprobs"] == [[[-2.0, 8, None]]]
 
 
 def test_a_stream_without_a_token_has_its_logprobs_columns_too() -> None:
