@@ -3,6 +3,7 @@
 from apiserver.events import PreparedPrompt
 from apiserver.requests import Structure
 from apiserver.tokenizer import Tokenizer
+from engine_bridge.wire import ID_BYTES, unpack_ids
 
 _TOKENS = 16
 _CHARACTERS = 64  # more than a tag and the white space around it have
@@ -14,4 +15,5 @@ def prompt_end(structure: Structure, tokenizer: Tokenizer, prompt: PreparedPromp
         return ""
     if prompt.text is not None:
         return prompt.text[-_CHARACTERS:]
-    return tokenizer.decode(prompt.token_ids[-_TOKENS:], skip_special_tokens=False)
+    last = unpack_ids(prompt.packed[-_TOKENS * ID_BYTES :])
+    return tokenizer.decode(last, skip_special_tokens=False)
