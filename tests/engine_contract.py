@@ -446,7 +446,8 @@ class GeneratingContract(EngineContract):
             if not bench.capabilities.token_ids_logprob:
                 pytest.skip("no token_ids_logprob")
             params = {"max_tokens": 4, "temperature": 0.0, "ignore_eos": True, "logprobs": 3, "prompt_logprobs": 3}
-            (*_, found) = (await bench.outputs(bench.generate(case.prompt, **params)))[0].prompt_logprobs or ()
+            of_prompt = (await bench.outputs(bench.generate(case.prompt, **params)))[0].prompt_logprobs or (None,)
+            found = of_prompt[-1]
             assert found is not None
             asked = tuple(token_id for token_id, _ in reversed(found.top))
             outputs = await bench.outputs(bench.generate(case.prompt, **params, token_ids_logprob=asked))

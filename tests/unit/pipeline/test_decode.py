@@ -366,6 +366,17 @@ def test_infinite_logprobs_become_numbers_that_json_has() -> None:
     assert (entries[0].logprob, entries[0].top[0].logprob) == (-9999.0, -9999.0)
 
 
+def test_tokens_asked_for_by_id_come_with_their_texts() -> None:
+    output = Output(1, pack_ids([97]), FinishReason.LENGTH, None, (TokenLogprobs(-0.5, (), (-1.0, -2.0)),))
+    params = SamplingParams(logprobs=0, token_ids_logprob=(98, 99))
+    entries = deltas(run(job(params), [output]))[0].logprobs
+    assert entries is not None
+    assert [(other.token_id, other.logprob, other.text) for other in entries[0].asked] == [
+        (98, -1.0, "b"),
+        (99, -2.0, "c"),
+    ]
+
+
 def test_a_long_prompts_logprobs_can_be_had_in_steps_and_are_the_same() -> None:
     prompt = PreparedPrompt.of(list(b"ab" * 1000), "ab" * 1000)
     request = job(echo=True, params=SamplingParams(logprobs=0, prompt_logprobs=0))
