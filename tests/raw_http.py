@@ -48,18 +48,21 @@ class RawConnection:
 
     def reply(self, *, to_head: bool = False) -> Reply:
         """The next response whose length its headers tell. `to_head` says that it has no body all the same."""
-        head = self._until(b"\r\n\r\n").decode("latin-1")
-        status_line, *lines = head.rstrip("\r\n").split("\r\n")
-        headers: dict[str, list[str]] = {}
-        for line in lines:
-            name, _, value = line.partition(":")
-            headers.setdefault(name.lower(), []).append(value.strip())
-        status = int(status_line.split(" ")[1])
+        status, headers = self._head()
         if to_head or status == 100:
             return Reply(status, headers, b"")
         if headers.get("transfer-encoding") == ["chunked"]:
             return Reply(status, headers, self._chunks())
         return Reply(status, headers, self._exactly(int(headers["content-length"][0])))
+
+    def reply_to_its_end(self) -> Reply:
+        """The next response whose body is all that comes until the server closes."""
+        status, headers = self._head()
+        parts = [self._unread]
+        while data := self._socket.recv(65536):
+            parts.append(data)
+        self._unread = b""
+        return Reply(status, headers, b"".join(parts))
 
     def has_answer(self, seconds: float) -> bool:
         """Whether something has come, or does so soon."""
@@ -68,6 +71,15 @@ class RawConnection:
     def is_at_end(self) -> bool:
         """Whether the server closes now, without another byte and without a reset. Waits for either."""
         return not self._unread and self._socket.recv(1) == b""
+
+    def _head(self) -> tuple[int, dict[str, list[str]]]:
+        head = self._until(b"\r\n\r\n").decode("latin-1")
+        status_line, *lines = head.rstrip("\r\n").split("\r\n")
+        headers: dict[str, list[str]] = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            headers.setdefault(name.lower(), []).append(value.strip())
+        return int(status_line.split(" ")[1]), headers
 
     def _chunks(self) -> bytes:
         parts: list[bytes] = []

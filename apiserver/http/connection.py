@@ -11,7 +11,7 @@ The only file that knows uvicorn's insides; uvicorn is pinned to a minor version
 - retiring (drain) answers the next request with `Connection: close` instead of resetting it.
 
 Pipelining. uvicorn's `cycle` is the newest request, `pipeline` holds those that wait for their turn, newest first. The
-one whose turn it is, is `_answering`.
+one whose turn it is, is `_answering`. What is behind those is in the `_backlog`, not yet looked at.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from uvicorn.server import ServerState
 from apiserver.board import Cell, Slot
 from apiserver.config import HttpSettings
 from apiserver.errors import ApiError, HeadersTooLarge, InvalidRequest, RequestTimeout
+from apiserver.http.backlog import MOST_AHEAD, PIECE_BYTES, Backlog
 from apiserver.http.outgoing import Outgoing
 from apiserver.http.patience import BodyPace, SendWatch, unsent_bytes
 from apiserver.http.refusal import path_of, refusal
@@ -108,6 +109,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        self.flow = self._backlog = Backlog(transport)
         self.was_made = True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -149,7 +151,9 @@ class Connection(HttpToolsProtocol):
             if waited > min(_LINGER_SECONDS, idle_seconds):
                 self.transport.close()
         elif self._phase is _HEAD:
-            if waited > self._settings.head_seconds:
+            if self.flow.read_paused:
+                self._since = now  # the rest of it may be there, for all we know
+            elif waited > self._settings.head_seconds:
                 self._refuse(RequestTimeout("The request's headers did not arrive in time."))
         elif self._phase is _BODY:
             if self._is_too_slow(now, idle_seconds):
@@ -215,6 +219,7 @@ class Connection(HttpToolsProtocol):
         self._lingering = True
         self._since = time.monotonic()
         self.pipeline.clear()
+        self._backlog.take()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -230,8 +235,15 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._phase is _BODY:
             self._body_bytes += len(data)
+        self._look_at(self._backlog.take() + data)
+
+    def _look_at(self, data: bytes) -> None:
         while data and self._refusal is None and not self._lingering and not self.transport.is_closing():
-            data = self._feed(data)
+            if len(self.pipeline) >= MOST_AHEAD:
+                self._backlog.keep(data)
+                return
+            piece, rest = (data, b"") if len(data) <= PIECE_BYTES else (data[:PIECE_BYTES], data[PIECE_BYTES:])
+            data = self._feed(piece) + rest
 
     def _feed(self, data: bytes) -> bytes:
         """Returns what the parser has left over."""
@@ -316,7 +328,9 @@ class Connection(HttpToolsProtocol):
         self._phase = _BODY
         self._since = time.monotonic()
         self._body_bytes = self._unwanted_bytes = 0
-        self.cycle.transport = cast(Any, Outgoing(self.transport, self._close_after_answer))
+        knows_chunks = self.scope["http_version"] >= "1.1"
+        outgoing = Outgoing(self.transport, self._close_after_answer, knows_chunks=knows_chunks)
+        self.cycle.transport = cast(Any, outgoing)
         if self._retiring or (self._announced_bytes or 0) > self._max_body_bytes:
             self.cycle.keep_alive = False
 
@@ -358,11 +372,13 @@ class Connection(HttpToolsProtocol):
             self._since = time.monotonic()
         if self._lingering or self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         elif self._refusal is not None:
             self._send_refusal(self._refusal)
+            return
+        self._look_at(self._backlog.take())
+        self.flow.resume_reading()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         application = cast(ASGI3Application, functools.partial(self._until_gone, cycle))

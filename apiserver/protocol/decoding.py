@@ -89,14 +89,17 @@ def _make_integral(document: Any, error: str) -> bool:
     if not steps or ... in steps[:-1]:
         return False  # some value of an object, but msgspec does not say which
     place = document
-    for step in steps[:-1]:
-        place = place[step]
     changed = False
-    for key in _neighbours(place, steps[-1]):
-        value = place[key]
-        if type(value) is float and value.is_integer():
-            place[key] = int(value)
-            changed = True
+    try:
+        for step in steps[:-1]:
+            place = place[step]
+        for key in _neighbours(place, steps[-1]):
+            value = place[key]
+            if type(value) is float and value.is_integer():
+                place[key] = int(value)
+                changed = True
+    except (TypeError, LookupError):
+        return False  # a key stands there twice: the fault is in the first, and the document has the last
     return changed
 
 

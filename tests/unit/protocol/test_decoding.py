@@ -69,6 +69,11 @@ def test_integral_floats_become_integers_where_integers_are_asked_for_and_nowher
         (b'{"text": 1.0}', "text"),
         (b'{"inners": [1.5]}', "inners[0]"),
         (b'{"inner": {"count": 1e999}}', "inner.count"),
+        # A key that stands there twice: the document that the fault is looked up in has the last one.
+        (b'{"inner": {"count": 1.5}, "inner": null}', "inner.count"),
+        (b'{"inner": {"count": 1.0}, "inner": {}}', "inner.count"),
+        (b'{"inner": {"counts": [1.5], "counts": 5}}', "inner.counts[0]"),
+        (b'{"inners": [{}, {"count": 1.0}], "inners": [{}]}', "inners[1].count"),
     ],
 )
 def test_other_floats_are_refused_with_their_path(raw: bytes, param: str) -> None:
