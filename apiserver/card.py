@@ -3,8 +3,11 @@
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from apiserver.errors import NotFound
+from apiserver.errors import InvalidRequest, NotFound
 from engine_bridge.wire import Capabilities
+
+
+_MOST_NAME = 256  # characters of a name that only a pattern, or --any-model, takes: answers say it, each chunk of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,15 @@ class Card:
         return tuple(dict.fromkeys((*self.names, *named)))
 
     def resolve(self, model: str | None) -> str:
-        """The name to answer with. Raises NotFound for a model that is not served here."""
+        """The name to answer with. Raises NotFound for a model that is not served here, InvalidRequest for a name of
+        no model's length."""
         if not model:
             return self.names[0]
-        if model in self.names or self.any_model or any(fnmatchcase(model, alias) for alias in self.aliases):
+        if model in self.names:
+            return model
+        if self.any_model or any(fnmatchcase(model, alias) for alias in self.aliases):
+            if len(model) > _MOST_NAME:
+                raise InvalidRequest(f"model may have {_MOST_NAME} characters at most.", param="model")
             return model
         known = ", ".join(f"'{name}'" for name in self.names)
         raise NotFound(

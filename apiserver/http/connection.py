@@ -238,12 +238,13 @@ class Connection(HttpToolsProtocol):
         self._look_at(self._backlog.take() + data)
 
     def _look_at(self, data: bytes) -> None:
-        while data and self._refusal is None and not self._lingering and not self.transport.is_closing():
+        at = 0
+        while at < len(data) and self._refusal is None and not self._lingering and not self.transport.is_closing():
             if len(self.pipeline) >= MOST_AHEAD:
-                self._backlog.keep(data)
+                self._backlog.keep(data[at:])
                 return
-            piece, rest = (data, b"") if len(data) <= PIECE_BYTES else (data[:PIECE_BYTES], data[PIECE_BYTES:])
-            data = self._feed(piece) + rest
+            piece = data[at : at + PIECE_BYTES]
+            at += len(piece) - len(self._feed(piece))
 
     def _feed(self, data: bytes) -> bytes:
         """Returns what the parser has left over."""

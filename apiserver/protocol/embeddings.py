@@ -1,6 +1,7 @@
 """OpenAI embeddings: POST /v1/embeddings, with vLLM's binary forms."""
 
 import binascii
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -174,11 +175,17 @@ class Embeddings(Unary):
             "data": items,
             "usage": usage,
         }
-        return Body(body, "application/octet-stream", (("metadata", openai.encode_json(metadata).decode()),))
+        return Body(body, "application/octet-stream", (("metadata", _header(metadata)),))
 
     @staticmethod
     def error(error: ApiError) -> Any:
         return openai.error_document(error)
+
+
+def _header(document: Any) -> str:
+    """JSON in printable ASCII: clients read headers in more than one encoding, and no header may hold a control
+    character (DEL is the one that JSON lets pass)."""
+    return json.dumps(document, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 def _as_floats(vector: bytes, index: int) -> list[float]:

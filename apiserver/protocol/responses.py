@@ -10,7 +10,7 @@ from apiserver.errors import ApiError
 from apiserver.events import Event, Finished, ReasoningDelta, Result, Started, TextDelta, ToolCallDelta
 from apiserver.protocol import openai
 from apiserver.protocol.exchange import Body, Chunk
-from apiserver.protocol.responses_input import Item, new_id, read_input
+from apiserver.protocol.responses_input import Item, is_own_id, new_id, read_input
 from apiserver.protocol.responses_items import Items
 from apiserver.protocol.responses_job import response_job
 from apiserver.protocol.responses_object import error_of, fixed_fields, incomplete_details, usage
@@ -78,8 +78,8 @@ class Response:
 
     @property
     def item_ids(self) -> list[str]:
-        """Of all items that this response adds to what the store knows."""
-        return [item["id"] for item in (*self.input_items, *self._items.documents)]
+        """Of all items that this response adds to what the store knows, and that others may refer to."""
+        return [item["id"] for item in (*self.input_items, *self._items.documents) if is_own_id(item["id"])]
 
     # ---- whole ----
 

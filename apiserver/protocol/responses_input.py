@@ -4,6 +4,7 @@ An item is a JSON object as `GET …/input_items` lists it: with type, id and st
 output of the turns before are such items as well.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -15,11 +16,17 @@ Item = dict[str, Any]
 _ROLES = ("user", "assistant", "system", "developer")
 _STATUSES = ("in_progress", "completed", "incomplete")
 _TEXT_PARTS = ("input_text", "output_text", "text")
+_OWN_ID = re.compile(r"[a-z]+_[0-9a-f]{32}")
 
 
 def new_id(prefix: str) -> str:
     """Out of the system's randomness: whoever knows a response's id may read and continue it."""
     return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def is_own_id(item_id: str) -> bool:
+    """Whether it may be one of `new_id`, which nobody has twice. What a client calls its items, others may call theirs."""
+    return _OWN_ID.fullmatch(item_id) is not None
 
 
 def referenced_ids(sent: str | list[Item]) -> list[str]:

@@ -432,6 +432,11 @@ def test_any_model_is_taken_where_the_flag_says_so(start_pool: StartPool) -> Non
     with start_pool("--api-server-count", "1", "--any-model", engine=["--mode", "echo"]) as pool:
         answer = pool.post(CHAT, {**HELLO, "model": "gpt-4o", "max_tokens": 2})
         assert answer.json()["model"] == "gpt-4o"
+        # Every chunk of a stream says the name: a megabyte of it is gigabytes of stream.
+        for path in (CHAT, "/v1/messages", "/generate", "/tokenize"):
+            error = error_of(pool.client.post(path, json={**HELLO, "model": "m" * 257}), 400)
+            assert "256 characters" in error["message"]
+        assert pool.post(CHAT, {**HELLO, "model": "m" * 256, "max_tokens": 2}).status_code == 200
 
 
 def test_the_model_list_has_what_openai_and_anthropic_clients_read(echo_pool: Pool) -> None:

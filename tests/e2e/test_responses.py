@@ -182,6 +182,19 @@ def test_a_stored_item_stands_for_itself_on_any_api_server(workers: list[Worker]
     assert again.output_text == "Hi there"
 
 
+def test_an_item_that_its_client_named_is_nobody_elses(workers: list[Worker]) -> None:
+    """Others give their items the same name, and each would be told what the first one's item says."""
+    for number, said in enumerate(("mine", "yours")):
+        sent: Any = [{"role": "user", "content": said, "id": "item_1"}]
+        made = workers[number].responses.create(model="sim", input=sent)
+        [listed] = workers[2].responses.input_items.list(made.id).data
+        assert listed.id == "item_1"
+    reference: Any = {"type": "item_reference", "id": "item_1"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        workers[3].responses.create(model="sim", input=[reference])
+    assert refused.value.param == "input[0].id"
+
+
 def test_pages_of_input_items_by_the_clients_own_paging(workers: list[Worker]) -> None:
     sent: Any = [{"role": "user", "content": str(number)} for number in range(7)]
     sent += [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]

@@ -92,6 +92,16 @@ def test_the_formats_hold_the_same_numbers() -> None:
     assert (floats["object"], floats["model"], floats["data"][1]["index"]) == ("list", "first", 1)
 
 
+def test_the_metadata_of_a_model_with_an_odd_name_is_a_header() -> None:
+    name = "mod\u00e8le\x7f\n\U0001f600"
+    raw = json.dumps({"input": ["a"], "encoding_format": "bytes", "model": name}).encode()
+    answer = body(Embeddings(raw, make_card(able=EMBEDS, any_model=True)), vector(1))
+    header = dict(answer.headers)["metadata"]
+    assert header.isascii()
+    assert header.isprintable()
+    assert json.loads(header)["model"] == name
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_vector_that_json_cannot_hold_is_an_error_that_names_the_input(value: float) -> None:
     with pytest.raises(Internal, match=r"input\[1\]"):
