@@ -6,7 +6,6 @@ from fnmatch import fnmatchcase
 from apiserver.errors import InvalidRequest, NotFound
 from engine_bridge.wire import Capabilities
 
-
 _MOST_NAME = 256  # characters of a name that only a pattern, or --any-model, takes: answers say it, each chunk of them
 
 

@@ -81,6 +81,9 @@ ROUTES = (*DIALECTS, *RESPONSES_ROUTES, *OPS_ROUTES, *ADMIN_ROUTES, *INFO_ROUTES
 _POST = ("POST",)
 _POST_AND_PUT = ("POST", "PUT")
 _GET = ("GET", "HEAD")
+_FREE_METHODS = frozenset((*_GET, "DELETE"))
+_FREE_ROUTES = frozenset((RESPONSES_ROUTES[2], "/abort_request"))
+"""Looking, and ending what was begun, is not limited: who has too much in progress must be able to have less."""
 _MOST_LOGGED_PATH = 500
 CLIENT_LEFT = 499  # nginx's number for a client that went before its answer
 
@@ -158,7 +161,7 @@ class _Target:
                     f"{method} is not allowed on {shown(call.scope['path'], most=100)}.", allowed=self._methods
                 )
             key = call.caller.key
-            if key is None or method in _GET:  # looking is free
+            if key is None or method in _FREE_METHODS or self._route in _FREE_ROUTES:
                 await self._handle(call)
             else:
                 await self._handle_for(key, call)
@@ -174,10 +177,11 @@ class _Target:
     async def _handle_for(self, key: ApiKey, call: Call) -> None:
         """Counted under the key, and limited."""
         self._quota.enter(key)
+        call.count_until(partial(self._quota.leave, key))
         try:
             await self._handle(call)
         finally:
-            self._quota.leave(key)
+            call.released()
 
 
 def speaker_of(path: str, is_anthropic: bool) -> Dialect:

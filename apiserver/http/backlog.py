@@ -1,7 +1,8 @@
 """What a client has sent ahead of its turn, many requests behind each other: bounded, and looked at piece by piece.
 
-A quarter of a megabyte, which is one read, has room for thousands of small requests. To make them all at once would hold
-the loop for a quarter of a second and take a hundred times the memory; and each answer would make room for the next read.
+A quarter of a megabyte, which is one read, has room for thousands of small requests. To make them all at once would
+hold the loop for a quarter of a second and take a hundred times the memory; and each answer would make room for the
+next read.
 """
 
 import asyncio

@@ -54,6 +54,7 @@ class Call:
         "_max_body_bytes",
         "_receive",
         "_received",
+        "_release",
         "_send",
         "_takes_compressed",
         "caller",
@@ -81,6 +82,7 @@ class Call:
         self.is_anthropic = is_anthropics(scope["path"]) or b"anthropic-version" in self._headers_in
         self.status = 0  # of the response, once it has begun
         self.caller = Caller()  # until its key was looked at
+        self._release: Callable[[], None] | None = None
 
     @property
     def owner(self) -> str:
@@ -95,6 +97,21 @@ class Call:
     def query(self) -> dict[str, str]:
         """The query's parameters; of a repeated one, the last."""
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
+
+    def count_until(self, release: Callable[[], None]) -> None:
+        """It counts against its key until this is called: by `released`, unless somebody takes that over."""
+        self._release = release
+
+    def take_release(self) -> Callable[[], None] | None:
+        """For work that goes on when the call is answered: it counts until whoever took this calls it. None: it does
+        not count."""
+        release, self._release = self._release, None
+        return release
+
+    def released(self) -> None:
+        release = self.take_release()
+        if release is not None:
+            release()
 
     async def body(self) -> bytes:
         """The whole body, inflated if `require_json` found it compressed. Raises TooLarge as soon as that is known:

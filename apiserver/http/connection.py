@@ -151,15 +151,18 @@ class Connection(HttpToolsProtocol):
             if waited > min(_LINGER_SECONDS, idle_seconds):
                 self.transport.close()
         elif self._phase is _HEAD:
-            if self.flow.read_paused:
-                self._since = now  # the rest of it may be there, for all we know
-            elif waited > self._settings.head_seconds:
+            if self._is_too_late(now):
                 self._refuse(RequestTimeout("The request's headers did not arrive in time."))
         elif self._phase is _BODY:
             if self._is_too_slow(now, idle_seconds):
                 self._refuse(RequestTimeout("The request's body stopped arriving, or came too slowly."))
         elif self._answering is None and waited > self._most_idle(idle_seconds):
             self.transport.close()
+
+    def _is_too_late(self, now: float) -> bool:
+        if self.flow.read_paused:
+            self._since = now  # the rest of the head may be there: we are not looking
+        return now - self._since > self._settings.head_seconds
 
     def _is_too_slow(self, now: float, idle_seconds: float) -> bool:
         # Nobody waits for the rest of a body whose request is answered; a drain less than others.

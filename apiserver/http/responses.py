@@ -4,7 +4,7 @@ Any API server answers for a response that another made: the store is one for th
 id reaches the engine from everywhere.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
@@ -88,23 +88,34 @@ class Responses:
                 self._runs.start(record.give_up())
 
     async def _in_background(self, call: Call, exchange: Response, card: Card, watch: Watch, store: Store) -> None:
-        """It is made by a task of its own; the client may stay and follow it, or leave."""
+        """It is made by a task of its own; the client may stay and follow it, or leave. It counts against the client's
+        key until it is made: that a key may have so much in progress would mean nothing otherwise."""
         record = Record(store, exchange)
         run = Run(call.request_id, call.owner, store, record, exchange)
         self._running[exchange.id] = run
-        self._runs.start(self._make(run, record, exchange, card, watch))
+        self._runs.start(self._make(run, record, exchange, card, watch, call.take_release()))
         await run.begun()
         if exchange.resumable:
             await self._follow(call, store, exchange.id, 0)
         else:
             await call.respond(200, run.first_document)
 
-    async def _make(self, run: Run, record: Record, exchange: Response, card: Card, watch: Watch) -> None:
+    async def _make(
+        self,
+        run: Run,
+        record: Record,
+        exchange: Response,
+        card: Card,
+        watch: Watch,
+        release: Callable[[], None] | None,
+    ) -> None:
         try:
             await answer(run, exchange, card, self._service, watch, None)  # the time limit is for who waits
         except ApiError as error:
             run.refuse(error)
         finally:
+            if release is not None:
+                release()
             del self._running[exchange.id]
             if record.is_open:
                 await record.give_up()

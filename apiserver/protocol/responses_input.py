@@ -25,7 +25,7 @@ def new_id(prefix: str) -> str:
 
 
 def is_own_id(item_id: str) -> bool:
-    """Whether it may be one of `new_id`, which nobody has twice. What a client calls its items, others may call theirs."""
+    """Whether it may be one of `new_id`, which nobody has twice. What one client calls its items, others may, too."""
     return _OWN_ID.fullmatch(item_id) is not None
 
 

@@ -156,6 +156,27 @@ def test_a_key_that_has_too_much_in_progress_gets_a_429_and_others_do_not(start_
         assert pool.metric("admission_rejections_total", reason="key_inflight") == statuses.count(429)
 
 
+def test_a_response_in_the_background_counts_against_its_key_until_it_is_made(start_pool: StartPool) -> None:
+    """Its request is answered at once: a key could have had any number of them in progress."""
+    flags = ("--api-server-count", "2", "--api-key", "sk-a", "--max-inflight-per-key", "2")
+    body = {"input": "a", "max_output_tokens": 2000, "background": True, "ignore_eos": True}
+    with start_pool(*flags, engine=["--step-ms", "20"]) as pool:
+
+        def begun() -> httpx.Response:
+            return httpx.post(pool.url + "/v1/responses", json=body, headers=bearer("sk-a"), timeout=20)
+
+        made = [begun() for _ in range(2)]
+        assert [answer.status_code for answer in made] == [200, 200]
+        assert "in progress" in error_of(begun(), 429)["message"]
+        assert asked(pool, "sk-a").status_code == 429
+        assert pool.metric("key_requests_active", key="key-1") == 2
+        first, second = (f"{pool.url}/v1/responses/{answer.json()['id']}" for answer in made)
+        assert httpx.post(first + "/cancel", headers=bearer("sk-a")).status_code == 200
+        assert httpx.delete(second, headers=bearer("sk-a")).status_code == 200
+        wait_for(lambda: pool.metric("key_requests_active", key="key-1") == 0, what="a key without work")
+        assert asked(pool, "sk-a").status_code == 200
+
+
 def test_a_key_that_asks_too_often_gets_a_429_and_may_still_look(start_pool: StartPool) -> None:
     flags = ("--api-server-count", "2", "--api-key", "sk-a", "sk-b", "--max-requests-per-minute-per-key", "5")
     with start_pool(*flags) as pool:
