@@ -16,7 +16,7 @@ def input_text(value: str | list[dict[str, Any]]) -> str:
         return value
     if not value:
         raise InvalidRequest("input is empty.", param="input")
-    if all(item.get("type", "message") == "message" and item.get("role") == "user" for item in value):
+    if all(_kind(item) == "message" and item.get("role") == "user" for item in value):
         return "\n\n".join(_content(item, f"input[{number}]") for number, item in enumerate(value))
     calls: dict[str, str] = {}
     return "\n\n".join(_spoken(item, f"input[{number}]", calls) for number, item in enumerate(value))
@@ -59,9 +59,15 @@ def _content(item: dict[str, Any], param: str) -> str:
     return parts_text(item.get("content"), f"{param}.content")
 
 
+def _kind(item: dict[str, Any]) -> Any:
+    """A message may leave its type out; null is the same."""
+    kind = item.get("type")
+    return "message" if kind is None else kind
+
+
 def _spoken(item: dict[str, Any], param: str, calls: dict[str, str]) -> str:
     """One item with who says it; an output belongs to a call that came before."""
-    kind = item.get("type", "message")
+    kind = _kind(item)
     if kind == "message":
         role = item.get("role")
         if role not in _ROLES:

@@ -93,6 +93,11 @@ def test_yes_and_no_can_be_described() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
+        ([{"type": None, "role": "user", "content": "Hi"}], "Hi"),
+        (
+            [{"type": None, "role": "user", "content": "Hi"}, {"type": None, "role": "system", "content": "Be"}],
+            "user: Hi\n\nsystem: Be",
+        ),
         ("Hello", "Hello"),
         ([{"role": "user", "content": "a"}, {"role": "user", "content": "b", "type": "message"}], "a\n\nb"),
         (
