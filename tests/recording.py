@@ -40,6 +40,7 @@ from apiserver.tokenizer.byte import CHAT_TEMPLATE, SPECIAL_TOKENS, byte_tokeniz
 from apiserver.tokenizer.hf import HfTokenizer
 from apiserver.tokenizer.template import ChatTemplate
 from engine_bridge.wire import Capabilities, FinishReason, Output, TokenLogprobs, pack_ids
+from tests.bodies import bytes_of
 
 DIRECTORY = Path(__file__).parent / "recorded"
 _END = SPECIAL_TOKENS["<|im_end|>"]
@@ -118,8 +119,7 @@ class Recording:
                 result.feed(event)
         except ApiError as error:
             return stable(msgspec.json.encode(type(exchange).error(error)))  # pyright: ignore[reportAttributeAccessIssue]
-        document = exchange.body(result).document
-        return stable(document if isinstance(document, bytes) else msgspec.json.encode(document))
+        return stable(bytes_of(exchange.body(result)))
 
     @property
     def expected_stream(self) -> Path:

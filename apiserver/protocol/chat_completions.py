@@ -22,6 +22,7 @@ from apiserver.events import (
 from apiserver.protocol import openai
 from apiserver.protocol.chat_request import ChatFields, chat_job, read_chat
 from apiserver.protocol.exchange import Body, Chunk
+from apiserver.protocol.listed import Listed, written
 from apiserver.protocol.openai_stream import Envelope
 from apiserver.protocol.sampling import check_stream_options
 from apiserver.requests import FORCED_CALL, GenerateJob
@@ -77,15 +78,17 @@ class ChatCompletion:
             document["prompt_text"] = result.prompts[0].text
         scored = result.choices[0].prompt_logprobs
         if scored is not None:
-            document["prompt_logprobs"] = openai.prompt_logprobs(scored)
-        return Body(document)
+            document["prompt_logprobs"] = openai.prompt_logprobs(scored, Listed)
+        has_lists = scored is not None or self._job.sampling_params.logprobs is not None
+        return Body(written(document) if has_lists else document)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         assert choice.finished is not None
+        scored = choice.logprobs
         document: dict[str, Any] = {
             "index": index,
             "message": self._message(choice),
-            "logprobs": None if choice.logprobs is None else openai.chat_logprobs(choice.logprobs, as_ids=self._as_ids),
+            "logprobs": None if scored is None else openai.chat_logprobs(scored, as_ids=self._as_ids, many=Listed),
             "finish_reason": self._finish_reason(choice.finished),
             **openai.stop_fields(choice.finished),
         }

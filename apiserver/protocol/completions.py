@@ -21,6 +21,7 @@ from apiserver.events import (
 from apiserver.protocol import openai
 from apiserver.protocol.completion_request import CompletionFields, completion_job, read_completion
 from apiserver.protocol.exchange import Body, Chunk
+from apiserver.protocol.listed import Listed, written
 from apiserver.protocol.openai_stream import Envelope
 from apiserver.protocol.sampling import check_stream_options
 from apiserver.requests import GenerateJob
@@ -54,21 +55,22 @@ class Completion:
     # ---- whole ----
 
     def body(self, result: Result) -> Body:
-        return Body(
-            {
-                **self._envelope.fields,
-                "choices": [self._choice(index, result.choices[index], result) for index in sorted(result.choices)],
-                "usage": openai.usage(result),
-                "system_fingerprint": None,
-            }
-        )
+        document: dict[str, Any] = {
+            **self._envelope.fields,
+            "choices": [self._choice(index, result.choices[index], result) for index in sorted(result.choices)],
+            "usage": openai.usage(result),
+            "system_fingerprint": None,
+        }
+        params = self._job.sampling_params
+        has_lists = params.logprobs is not None or params.prompt_logprobs is not None
+        return Body(written(document) if has_lists else document)
 
     def _choice(self, index: int, choice: Choice, result: Result) -> dict[str, Any]:
         assert choice.finished is not None
         document: dict[str, Any] = {
             "index": index,
             "text": choice.text,
-            "logprobs": None if choice.logprobs is None else self._logprobs(choice.logprobs),
+            "logprobs": None if choice.logprobs is None else self._logprobs(choice.logprobs, Listed),
             "finish_reason": openai.FINISH_REASONS[choice.finished.reason],
             **openai.stop_fields(choice.finished),
         }
@@ -76,11 +78,11 @@ class Completion:
             document["token_ids"] = choice.token_ids
             document["prompt_token_ids"] = openai.prompt_token_ids(result.prompts, index, self._job.n)
         if self._with_prompt_logprobs and choice.prompt_logprobs is not None:
-            document["prompt_logprobs"] = openai.prompt_logprobs(choice.prompt_logprobs)
+            document["prompt_logprobs"] = openai.prompt_logprobs(choice.prompt_logprobs, Listed)
         return document
 
-    def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
-        return openai.completion_logprobs(entries, as_ids=self._as_ids, with_top=self._with_top)
+    def _logprobs(self, entries: list[TokenLogprob], many: openai.Many = list) -> dict[str, Any]:
+        return openai.completion_logprobs(entries, as_ids=self._as_ids, with_top=self._with_top, many=many)
 
     # ---- streamed ----
 

@@ -29,6 +29,7 @@ from apiserver.protocol.generate_fields import GenerateFields
 from apiserver.protocol.generate_logprobs import LogprobColumns
 from apiserver.protocol.generate_request import read_generate
 from apiserver.protocol.generate_stream import Told
+from apiserver.protocol.listed import Listed, written
 from apiserver.requests import GenerateJob
 from engine_bridge.wire import FinishReason
 
@@ -80,7 +81,9 @@ class Generate:
             self._item(index, result.choices[index], result.prompts[index // self._job.n])
             for index in sorted(result.choices)
         ]
-        return Body(items if self._is_listed else items[0])
+        document = items if self._is_listed else items[0]
+        has_lists = any(columns is not None for columns in self._columns)
+        return Body(written(document) if has_lists else document)
 
     def _item(self, index: int, choice: Choice, prompt: PreparedPrompt) -> dict[str, Any]:
         assert choice.finished is not None
@@ -88,8 +91,8 @@ class Generate:
         columns = self._columns[index // self._job.n]
         if columns is not None:
             told = choice.logprobs or []
-            meta |= columns.of_prompt(choice.prompt_logprobs or ())
-            meta |= columns.of_output(told) | {"output_token_logprobs_length": len(told)}
+            meta |= columns.of_prompt(choice.prompt_logprobs or (), Listed)
+            meta |= columns.of_output(told, Listed) | {"output_token_logprobs_length": len(told)}
         document: dict[str, Any] = {"text": choice.text, "output_ids": choice.token_ids, "meta_info": meta}
         if self._with_prompt_ids:
             document["prompt_token_ids"] = prompt.token_ids

@@ -5,8 +5,10 @@ from typing import Any
 
 from apiserver.events import TokenLogprob
 from apiserver.protocol.native_sampling import LogprobView
+from apiserver.protocol.openai import Many
 
-Columns = dict[str, list[Any]]
+Columns = dict[str, Any]
+"""Each a list, or whatever makes one of an iterator: `openai.Many`."""
 
 
 class LogprobColumns:
@@ -18,21 +20,21 @@ class LogprobColumns:
         self._view = view
         self._with_texts = with_texts
 
-    def of_prompt(self, tokens: Sequence[TokenLogprob]) -> Columns:
+    def of_prompt(self, tokens: Sequence[TokenLogprob], many: Many = list) -> Columns:
         """Under their names in `meta_info`; empty where the prompt's were not asked for."""
         start = self._view.start
-        return self._columns("input", tokens[start:] if start >= 0 else ())
+        return self._columns("input", tokens[start:] if start >= 0 else (), many)
 
-    def of_output(self, tokens: Sequence[TokenLogprob]) -> Columns:
+    def of_output(self, tokens: Sequence[TokenLogprob], many: Many = list) -> Columns:
         """Under their names in `meta_info`."""
-        return self._columns("output", tokens)
+        return self._columns("output", tokens, many)
 
-    def _columns(self, side: str, tokens: Sequence[TokenLogprob]) -> Columns:
-        columns: Columns = {f"{side}_token_logprobs": [self._entry(token) for token in tokens]}
+    def _columns(self, side: str, tokens: Sequence[TokenLogprob], many: Many) -> Columns:
+        columns: Columns = {f"{side}_token_logprobs": many(map(self._entry, tokens))}
         if self._view.top:
-            columns[f"{side}_top_logprobs"] = [self._entries(token.top) for token in tokens]
+            columns[f"{side}_top_logprobs"] = many(self._entries(token.top) for token in tokens)
         if self._view.token_ids:
-            columns[f"{side}_token_ids_logprobs"] = [self._entries(token.asked) for token in tokens]
+            columns[f"{side}_token_ids_logprobs"] = many(self._entries(token.asked) for token in tokens)
         return columns
 
     def _entry(self, token: TokenLogprob) -> list[Any]:

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -22,6 +22,9 @@ FINISH_REASONS = {
 }
 
 TOOL_CALLS = "tool_calls"
+
+Many = Callable[[Iterable[Any]], Any]
+"""What a long list is in a document: `list`, or `Listed` where it is to be written piece by piece."""
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -81,9 +84,9 @@ def token_text(entry: TokenLogprob, *, as_id: bool) -> str:
     return f"token_id:{entry.token_id}" if as_id else entry.text
 
 
-def chat_logprobs(entries: list[TokenLogprob], *, as_ids: bool) -> dict[str, Any]:
+def chat_logprobs(entries: list[TokenLogprob], *, as_ids: bool, many: Many = list) -> dict[str, Any]:
     """`choices[].logprobs` of a chat completion."""
-    return {"content": [_chat_logprob(entry, as_ids, with_top=True) for entry in entries], "refusal": None}
+    return {"content": many(_chat_logprob(entry, as_ids, with_top=True) for entry in entries), "refusal": None}
 
 
 def _chat_logprob(entry: TokenLogprob, as_id: bool, *, with_top: bool) -> dict[str, Any]:
@@ -97,13 +100,15 @@ def _chat_logprob(entry: TokenLogprob, as_id: bool, *, with_top: bool) -> dict[s
     return document
 
 
-def completion_logprobs(entries: list[TokenLogprob], *, as_ids: bool, with_top: bool) -> dict[str, Any]:
+def completion_logprobs(
+    entries: list[TokenLogprob], *, as_ids: bool, with_top: bool, many: Many = list
+) -> dict[str, Any]:
     """`choices[].logprobs` of a completion."""
     return {
-        "tokens": [_token_name(entry, as_ids) for entry in entries],
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [_tops_by_name(entry, as_ids) for entry in entries] if with_top else None,
-        "text_offset": [entry.offset for entry in entries],
+        "tokens": many(_token_name(entry, as_ids) for entry in entries),
+        "token_logprobs": many(entry.logprob for entry in entries),
+        "top_logprobs": many(_tops_by_name(entry, as_ids) for entry in entries) if with_top else None,
+        "text_offset": many(entry.offset for entry in entries),
     }
 
 
@@ -129,21 +134,21 @@ def _token_name(entry: TokenLogprob, as_id: bool) -> str:
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in entry.raw)
 
 
-def prompt_logprobs(entries: list[TokenLogprob]) -> list[dict[str, Any] | None]:
+def prompt_logprobs(entries: list[TokenLogprob], many: Many = list) -> Any:
     """vLLM's `prompt_logprobs`: per prompt token, {id: {logprob, rank, decoded_token}}; null for the first."""
-    documents: list[dict[str, Any] | None] = []
-    for entry in entries:
-        if entry.logprob is None:
-            documents.append(None)
-            continue
-        own = next((rank for rank, other in enumerate(entry.top, 1) if other.token_id == entry.token_id), None)
-        document: dict[str, Any] = {
-            str(entry.token_id): {"logprob": entry.logprob, "rank": own, "decoded_token": entry.text}
-        }
-        for rank, other in enumerate(entry.top, 1):
-            document[str(other.token_id)] = {"logprob": other.logprob, "rank": rank, "decoded_token": other.text}
-        documents.append(document)
-    return documents
+    return many(map(_prompt_logprob, entries))
+
+
+def _prompt_logprob(entry: TokenLogprob) -> dict[str, Any] | None:
+    if entry.logprob is None:
+        return None
+    own = next((rank for rank, other in enumerate(entry.top, 1) if other.token_id == entry.token_id), None)
+    document: dict[str, Any] = {
+        str(entry.token_id): {"logprob": entry.logprob, "rank": own, "decoded_token": entry.text}
+    }
+    for rank, other in enumerate(entry.top, 1):
+        document[str(other.token_id)] = {"logprob": other.logprob, "rank": rank, "decoded_token": other.text}
+    return document
 
 
 def prompt_token_ids(prompts: list[PreparedPrompt], index: int, n: int) -> list[int]:

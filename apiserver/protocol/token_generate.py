@@ -12,6 +12,7 @@ from apiserver.protocol import openai
 from apiserver.protocol.decoding import check_length, check_range, decode, refuse_unknown, refuse_unsupported
 from apiserver.protocol.exchange import Body, Chunk
 from apiserver.protocol.generation_fields import HARMLESS, SamplingFields, StreamOptions
+from apiserver.protocol.listed import Listed, written
 from apiserver.protocol.prompts import token_ids
 from apiserver.protocol.sampling import (
     cache_salt,
@@ -93,28 +94,32 @@ class TokenGenerate:
     def body(self, result: Result) -> Body:
         first = result.choices[0]
         scored = first.prompt_logprobs
-        return Body(
-            {
-                "request_id": self._id,
-                "choices": [self._choice(index, result.choices[index]) for index in sorted(result.choices)],
-                "prompt_logprobs": None if scored is None else openai.prompt_logprobs(scored),
-                "kv_transfer_params": None,
-                "usage": openai.usage(result),
-            }
-        )
+        document: dict[str, Any] = {
+            "request_id": self._id,
+            "choices": [self._choice(index, result.choices[index]) for index in sorted(result.choices)],
+            "prompt_logprobs": None if scored is None else openai.prompt_logprobs(scored, Listed),
+            "kv_transfer_params": None,
+            "usage": openai.usage(result),
+        }
+        return Body(written(document))
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         assert choice.finished is not None
         reason = openai.FINISH_REASONS[choice.finished.reason]
-        return self._entry(index, choice.token_ids, choice.logprobs, reason)
+        return self._entry(index, choice.token_ids, choice.logprobs, reason, Listed)
 
     def _entry(
-        self, index: int, ids: list[int], logprobs: list[TokenLogprob] | None, finish_reason: str | None
+        self,
+        index: int,
+        ids: list[int],
+        logprobs: list[TokenLogprob] | None,
+        finish_reason: str | None,
+        many: openai.Many = list,
     ) -> dict[str, Any]:
         return {
             "index": index,
             "token_ids": ids,
-            "logprobs": None if logprobs is None else openai.chat_logprobs(logprobs, as_ids=True),
+            "logprobs": None if logprobs is None else openai.chat_logprobs(logprobs, as_ids=True, many=many),
             "finish_reason": finish_reason,
         }
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
 import pytest
 
 from apiserver.errors import InvalidRequest, NotFound, Unavailable
@@ -13,6 +12,7 @@ from apiserver.http import sse
 from apiserver.protocol.chat_completions import ChatCompletion
 from apiserver.requests import GenerateJob, TokenIds
 from engine_bridge.wire import FinishReason
+from tests.bodies import read
 from tests.unit.protocol.cards import make_card
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -42,7 +42,7 @@ def whole(chat: ChatCompletion, events: Iterable[Event]) -> dict[str, Any]:
     result = Result()
     for event in events:
         result.feed(event)
-    return json.loads(msgspec.json.encode(chat.body(result).document))
+    return read(chat.body(result))
 
 
 def answer(*texts: str, prompt: int = 3, reason: FinishReason = FinishReason.STOP) -> list[Event]:

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from apiserver.errors import InvalidRequest
@@ -12,6 +11,7 @@ from apiserver.http import sse
 from apiserver.protocol.completions import Completion
 from apiserver.requests import Text, TokenIds
 from engine_bridge.wire import FinishReason
+from tests.bodies import read
 from tests.unit.protocol.cards import make_card
 
 
@@ -98,7 +98,7 @@ def test_choices_are_numbered_prompt_by_prompt() -> None:
     result = Result()
     for event in events:
         result.feed(event)
-    body = json.loads(msgspec.json.encode(completion.body(result).document))
+    body = read(completion.body(result))
     assert [(choice["index"], choice["text"]) for choice in body["choices"]] == [(0, "0"), (1, "1"), (2, "2"), (3, "3")]
     assert [choice["prompt_token_ids"] for choice in body["choices"]] == [[1], [1], [2, 3], [2, 3]]
     assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (3, 4)

@@ -6,14 +6,14 @@ import json
 import math
 from typing import Any
 
-import msgspec
 import pytest
 
 from apiserver.errors import Internal, InvalidRequest
 from apiserver.events import Embedded, PreparedPrompt, Result, Started
 from apiserver.protocol.embeddings import Embeddings
-from apiserver.protocol.exchange import Body, Pieces
+from apiserver.protocol.exchange import Body
 from apiserver.requests import Text, TokenIds
+from tests.bodies import read
 from tests.unit.protocol.cards import make_card
 
 EMBEDS = {"task": "embed", "dimensions": 4, "matryoshka": True}
@@ -33,12 +33,6 @@ def body(embeddings: Embeddings, *vectors: bytes) -> Body:
     for index, one in enumerate(vectors):
         result.feed(Embedded(index, one))
     return embeddings.body(result)
-
-
-def document(made: Body) -> Any:
-    if isinstance(made.document, Pieces):
-        return json.loads(b"".join(made.document.pieces))
-    return json.loads(msgspec.json.encode(made.document))
 
 
 def test_inputs_come_in_four_forms() -> None:
@@ -78,8 +72,8 @@ def test_vectors_are_shortened_only_where_the_model_was_trained_for_it(
 
 def test_the_formats_hold_the_same_numbers() -> None:
     vectors = [vector(0.5, -0.25, 0, 1), vector(1, 2, 3, 4)]
-    floats = document(body(exchange(input=["a", "b"]), *vectors))
-    coded = document(body(exchange(input=["a", "b"], encoding_format="base64"), *vectors))
+    floats = read(body(exchange(input=["a", "b"]), *vectors))
+    coded = read(body(exchange(input=["a", "b"], encoding_format="base64"), *vectors))
     binary = body(exchange(input=["a", "b"], encoding_format="bytes"), *vectors)
     bare = body(exchange(input=["a", "b"], encoding_format="bytes_only"), *vectors)
     assert [item["embedding"] for item in floats["data"]] == [[0.5, -0.25, 0, 1], [1, 2, 3, 4]]

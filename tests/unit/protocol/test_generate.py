@@ -12,6 +12,7 @@ from apiserver.http import sse
 from apiserver.protocol.generate import Generate
 from apiserver.requests import GenerateJob, Text, TokenIds
 from engine_bridge.wire import FinishReason
+from tests.bodies import read
 from tests.unit.protocol.cards import make_card
 
 CARD = make_card()
@@ -41,7 +42,7 @@ def answer(native: Generate, events: Iterable[Event]) -> Any:
     result = Result()
     for event in events:
         result.feed(event)
-    return json.loads(json.dumps(native.body(result).document))
+    return read(native.body(result))
 
 
 def token(token_id: int, text: str, *top: TokenLogprob) -> TokenLogprob:

@@ -10,13 +10,14 @@ from apiserver.errors import ApiError, Internal, InvalidRequest, NotFound
 from apiserver.events import Embedded, PreparedPrompt, Result, Scored, Started
 from apiserver.protocol.classify import Classify
 from apiserver.protocol.encode import Encode
-from apiserver.protocol.exchange import Exchange, Pieces
+from apiserver.protocol.exchange import Exchange
 from apiserver.protocol.forms import Forms
 from apiserver.protocol.label_score import LabelScore
 from apiserver.protocol.pair_score import PairScore
 from apiserver.protocol.rerank import CohereRerank, Rerank
 from apiserver.protocol.tei import Embed, RankTexts, Similarity
 from apiserver.requests import EmbedJob, ScoreJob, Text, TokenIds
+from tests.bodies import read
 from tests.unit.protocol.cards import make_card
 
 EMBEDS = {"task": "embed", "dimensions": 2, "logprobs": -1, "engine": "embeds", "matryoshka": True}
@@ -38,8 +39,7 @@ def answer(made: Exchange, *vectors: tuple[float, ...]) -> Any:
     result.feed(Started([PreparedPrompt.of([1, 2], None) for _ in vectors]))
     for index, vector in enumerate(vectors):
         result.feed(Embedded(index, array.array("f", vector).tobytes()))
-    document = made.body(result).document
-    return json.loads(b"".join(document.pieces) if isinstance(document, Pieces) else json.dumps(document))
+    return read(made.body(result))
 
 
 def refusal(dialect: Any, **fields: Any) -> str | None:
