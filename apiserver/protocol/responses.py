@@ -9,7 +9,7 @@ from apiserver.card import Card
 from apiserver.errors import ApiError
 from apiserver.events import Event, Finished, ReasoningDelta, Result, Started, TextDelta, ToolCallDelta
 from apiserver.protocol import openai
-from apiserver.protocol.exchange import Body, Chunk
+from apiserver.protocol.exchange import Body, Chunk, Pieces
 from apiserver.protocol.responses_input import Item, is_own_id, new_id, read_input
 from apiserver.protocol.responses_items import Items
 from apiserver.protocol.responses_job import response_job
@@ -84,13 +84,21 @@ class Response:
     # ---- whole ----
 
     def body(self, result: Result) -> Body:
+        pieces = self._pieces(result)
+        if result.choices[0].logprobs is not None:
+            return Body(Pieces(pieces))
+        return Body(b"".join(pieces))
+
+    def _pieces(self, result: Result) -> Iterator[bytes]:
+        """The document, at the end; until then nothing, with the loop given back in between."""
         choice = result.choices[0]
         assert choice.finished is not None
         for block in choice.blocks:
-            self._items.replay(block)
+            for _ in self._items.replay(block):
+                yield b""
         for _ in self._finish(choice.finished):
             pass
-        return Body(self._told(result))
+        yield self._told(result)
 
     # ---- streamed ----
 

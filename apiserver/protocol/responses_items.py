@@ -21,6 +21,8 @@ from apiserver.protocol.exchange import Chunk
 from apiserver.protocol.responses_input import Item
 from apiserver.protocol.responses_open import Numbers, OpenCall, OpenItem, OpenMessage, OpenReasoning
 
+_AT_ONCE = 16  # tokens whose logprobs are written in one go: half a millisecond
+
 
 class Items:
     """Feed it deltas in order, then `end`."""
@@ -54,17 +56,12 @@ class Items:
                 self._held.clear()
                 yield from self._function_call(delta)
 
-    def replay(self, block: Block) -> None:
-        """One block of a folded answer."""
-        match block:
-            case Text():
-                delta: Delta = TextDelta(0, block.text, [], block.logprobs or None)
-            case Reasoning():
-                delta = ReasoningDelta(0, block.text)
-            case ToolCall():
-                delta = ToolCallDelta(0, 0, block.arguments, block.id, block.name)
-        for _ in self.feed(delta):
-            pass
+    def replay(self, block: Block) -> Iterator[None]:
+        """One block of a folded answer, in steps: one of many tokens with their logprobs takes a while."""
+        for delta in _deltas(block):
+            for _ in self.feed(delta):
+                pass
+            yield
 
     def end(self, status: str, *, at_least_a_message: bool) -> Iterator[Chunk]:
         """Close what is open. `at_least_a_message`: a model that said nothing has said "", for clients that look."""
@@ -110,3 +107,16 @@ class Items:
             yield from self._begin(call)
         if delta.arguments:
             yield call.more(delta.arguments)
+
+
+def _deltas(block: Block) -> Iterator[Delta]:
+    match block:
+        case Text():
+            scored = block.logprobs
+            yield TextDelta(0, block.text, [], scored[:_AT_ONCE] or None)
+            for start in range(_AT_ONCE, len(scored), _AT_ONCE):
+                yield TextDelta(0, "", [], scored[start : start + _AT_ONCE])
+        case Reasoning():
+            yield ReasoningDelta(0, block.text)
+        case ToolCall():
+            yield ToolCallDelta(0, 0, block.arguments, block.id, block.name)

@@ -49,7 +49,7 @@ class OpenMessage:
         self._head = _head("response.output_text.delta", self._place)
         self._output_index = output_index
         self._texts: list[str] = []
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs: list[msgspec.Raw] = []
         self._status = "in_progress"
 
     @property
@@ -84,7 +84,9 @@ class OpenMessage:
             return self._numbers.spliced(
                 "response.output_text.delta", self._head + openai.encode_json(text) + b',"logprobs":[]'
             )
-        entries = openai.chat_logprobs(logprobs, as_ids=False)["content"]
+        # Encoded once: the end tells them four times.
+        scored = openai.chat_logprobs(logprobs, as_ids=False)["content"]
+        entries = [msgspec.Raw(openai.encode_json(entry)) for entry in scored]
         self._logprobs += entries
         return self._numbers.event("response.output_text.delta", self._place | {"delta": text, "logprobs": entries})
 

@@ -32,6 +32,7 @@ from apiserver.http import sse
 from apiserver.protocol.responses import Past, Response
 from apiserver.protocol.responses_request import read_response
 from engine_bridge.wire import FinishReason
+from tests.bodies import read
 from tests.responses_grammar import anonymous, check, parsed
 from tests.unit.protocol.cards import make_card
 
@@ -67,9 +68,9 @@ def whole(response: Response, events: Iterable[Event]) -> dict[str, Any]:
     result = Result()
     for event in events:
         result.feed(event)
-    document = response.body(result).document
-    ClientResponse.model_validate(json.loads(document), strict=True)
-    return json.loads(document)
+    document = read(response.body(result))
+    ClientResponse.model_validate(document, strict=True)
+    return document
 
 
 TEXT: list[Delta] = [TextDelta(0, "Grü", [1]), TextDelta(0, "ße 🎉", [2, 3])]
