@@ -28,6 +28,7 @@ _TOO_DEEP = "The JSON body is nested too deeply."
 T = TypeVar("T", bound=msgspec.Struct)
 
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NULL = msgspec.Raw(b"null")
 
 
 def decode(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -156,9 +157,9 @@ def refuse_unknown(raw: bytes, struct: type[msgspec.Struct], ignored: Collection
 
 
 def names_in(raw: bytes) -> Collection[str]:
-    """The body's top-level fields; none if it is no JSON object, which somebody else will say."""
+    """The body's top-level fields that are not null; none if it is no JSON object, which somebody else will say."""
     try:
-        return _fields_of.decode(raw)
+        return [name for name, value in _fields_of.decode(raw).items() if value != _NULL]
     except (msgspec.DecodeError, RecursionError):
         return ()
 

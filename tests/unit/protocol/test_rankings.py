@@ -248,6 +248,13 @@ def test_nobody_classifies_and_says_so() -> None:
         exchange(Classify(), input="a", model="other")
 
 
+def test_a_field_that_is_null_chooses_no_dialect() -> None:
+    """Clients made of models send every field that they know."""
+    forms = Forms({"texts": RankTexts}, Rerank)
+    assert isinstance(forms(b'{"texts": null, "query": "q", "documents": ["a"]}', make_card(able=EMBEDS)), Rerank)
+    assert isinstance(forms(b'{"texts": ["a"], "query": "q", "documents": null}', make_card(able=EMBEDS)), RankTexts)
+
+
 def test_a_body_says_by_its_fields_which_api_it_means() -> None:
     forms = Forms({"texts": RankTexts}, Rerank)
     assert isinstance(exchange(forms, query="q", texts=["a"]), RankTexts)
