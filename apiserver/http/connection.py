@@ -326,6 +326,8 @@ class Connection(HttpToolsProtocol):
         self._declines_upgrade = (
             self.parser.should_upgrade() and self._framing is not None and self._announced_bytes != 0
         )
+        if self.parser.get_http_version() < "1.1":
+            self.expect_100_continue = False  # nobody who speaks that knows what it would mean (RFC 9110, 10.1.1)
         super().on_headers_complete()
         if self.root_path:
             self._strip_second_prefix()

@@ -80,6 +80,14 @@ def test_http_1_0_is_answered_and_closed(echo_pool: Pool) -> None:
         assert connection.is_at_end()
 
 
+def test_http_1_0_is_not_told_to_continue(echo_pool: Pool) -> None:
+    with RawConnection(echo_pool.url) as connection:
+        asked = request("POST", CHAT, HELLO_BODY, expect="100-continue")
+        connection.send(asked.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert connection.reply().status == 200
+        assert connection.is_at_end()
+
+
 def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection(echo_pool: Pool) -> None:
     body = json.dumps({**HELLO, "stream": True}).encode()
     with RawConnection(echo_pool.url) as connection:
