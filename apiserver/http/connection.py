@@ -98,6 +98,7 @@ class Connection(HttpToolsProtocol):
         self._body_pace = BodyPace()
         self._send_watch = SendWatch()
         self._head_bytes = 0
+        self._field_bytes = 0  # of a field that goes on, whose end will count all of it
         self._framing: tuple[bytes, bytes] | None = None  # the header that says how long the body is
         self._announced_bytes: int | None = None
         self._body_bytes = 0  # that came behind the piece with the head's end
@@ -256,7 +257,8 @@ class Connection(HttpToolsProtocol):
             self.parser.feed_data(data)
             if self._phase is _HEAD:
                 in_one_field = self.headers is headers and self._head_bytes == size  # and its end is not in sight
-                self._count_head(len(data) if in_one_field else 0)
+                self._field_bytes = self._field_bytes + len(data) if in_one_field else 0
+                self._count_head(0)
         except httptools.HttpParserUpgrade as upgrade:
             return self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError:
@@ -282,7 +284,7 @@ class Connection(HttpToolsProtocol):
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         most = self._settings.max_head_bytes
-        if self._head_bytes > most or len(self.headers) > _MOST_HEADERS:
+        if self._head_bytes + self._field_bytes > most or len(self.headers) > _MOST_HEADERS:
             self._refuse(HeadersTooLarge(f"The request's head has more than {most} bytes or {_MOST_HEADERS} headers."))
             raise _Stop
 
@@ -292,7 +294,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._phase = _HEAD
         self._since = time.monotonic()
-        self._head_bytes = 0
+        self._head_bytes = self._field_bytes = 0
         self._framing = self._announced_bytes = None
 
     def on_url(self, url: bytes) -> None:
@@ -322,6 +324,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._is_replaying:
             return
+        self._field_bytes = 0
         self._count_head(0)
         self._declines_upgrade = (
             self.parser.should_upgrade() and self._framing is not None and self._announced_bytes != 0

@@ -136,6 +136,15 @@ def test_a_head_just_below_the_limit_is_served(strict_pool: Pool) -> None:
         assert connection.reply().status == 200
 
 
+@pytest.mark.parametrize(("size", "status"), [(60_000, 200), (66_000, 431)])
+def test_one_long_header_counts_once_however_it_arrives(strict_pool: Pool, size: int, status: int) -> None:
+    data = request("GET", "/health", cookie="x" * size)
+    with RawConnection(strict_pool.url) as connection:
+        for start in range(0, len(data), 5_000):
+            connection.send(data[start : start + 5_000])
+        assert connection.reply().status == status
+
+
 def test_a_hundred_thousand_headers_are_a_431(strict_pool: Pool) -> None:
     with RawConnection(strict_pool.url) as connection:
         connection.send(request("GET", "/health", **{f"h{number}": "1" for number in range(100_000)}))
