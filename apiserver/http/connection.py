@@ -32,6 +32,7 @@ from uvicorn.server import ServerState
 from apiserver.board import Cell, Slot
 from apiserver.config import HttpSettings
 from apiserver.errors import ApiError, HeadersTooLarge, InvalidRequest, RequestTimeout
+from apiserver.http import root_path
 from apiserver.http.backlog import MOST_AHEAD, PIECE_BYTES, Backlog
 from apiserver.http.outgoing import Outgoing
 from apiserver.http.patience import BodyPace, SendWatch, unsent_bytes
@@ -333,7 +334,7 @@ class Connection(HttpToolsProtocol):
             self.expect_100_continue = False  # nobody who speaks that knows what it would mean (RFC 9110, 10.1.1)
         super().on_headers_complete()
         if self.root_path:
-            self._strip_second_prefix()
+            self.scope["path"] = root_path.once(self.root_path, self.scope["path"])
         self._phase = _BODY
         self._since = time.monotonic()
         self._body_bytes = self._unwanted_bytes = 0
@@ -342,13 +343,6 @@ class Connection(HttpToolsProtocol):
         self.cycle.transport = cast(Any, outgoing)
         if self._retiring or (self._announced_bytes or 0) > self._max_body_bytes:
             self.cycle.keep_alive = False
-
-    def _strip_second_prefix(self) -> None:
-        """uvicorn puts --root-path before every path, for proxies that have stripped it. Where it is still there, by a
-        proxy that does not strip or without any, the routes are the same."""
-        prefix, path = self.root_path, self.scope["path"]
-        if path.startswith(f"{prefix}{prefix}/"):
-            self.scope["path"] = path[len(prefix) :]
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
