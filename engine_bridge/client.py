@@ -268,12 +268,15 @@ class EngineClient:
             log.exception("the engine core sent what cannot be read")
             self.disconnect("the engine core sent what cannot be read")
             return
+        channel = self._channel
         for message in messages:
             kind = type(message)
             if kind is Output or kind is wire.Embedding or kind in _ENDS:
                 self._deliver(message)  # pyright: ignore[reportArgumentType]  # narrowed by `is`, which is measurably faster here
             else:
                 self._on_control(message)
+                if self._channel is not channel:
+                    return  # that was the end of this connection: a Welcome behind it was for one before
 
     def _deliver(self, answer: Answer) -> None:
         waiting = self._waiting

@@ -277,6 +277,20 @@ def test_a_client_that_connects_anew_is_served_and_its_old_requests_are_gone() -
     run(test)
 
 
+def test_what_stands_behind_the_last_word_of_a_connection_is_not_heeded() -> None:
+    async def test() -> None:
+        async with impostor() as (context, address, core):
+            client = await core.welcome(context, address)
+            core.say(
+                wire.EngineDown("begin anew"),
+                wire.Welcome(wire.WIRE_VERSION, 2, wire.Capabilities("generate", 100, 100)),
+            )
+            await until(lambda: client.down_reason, "the last word")
+            assert (client.capabilities, client.epoch, client.has_socket) == (None, 0, False)
+
+    run(test)
+
+
 def test_a_core_that_sends_junk_is_left() -> None:
     async def test() -> None:
         async with impostor() as (context, address, core):
