@@ -13,11 +13,13 @@ from engine_bridge.wire import (
     AbortByClientId,
     Failure,
     FailureKind,
+    FinishReason,
     Generate,
     Hello,
     Output,
     SamplingParams,
     Welcome,
+    pack_ids,
     unpack_ids,
 )
 from tests.ends import ENDLESS, PROMPT, collect, ends, generate, impostor, run, until
@@ -273,6 +275,39 @@ def test_a_client_that_connects_anew_is_served_and_its_old_requests_are_gone() -
             async with client.open() as submission:
                 generate(submission, SamplingParams(max_tokens=2))
                 assert len(await collect(submission)) == 2
+
+    run(test)
+
+
+def test_what_a_slow_reader_left_comes_in_parts_and_others_have_their_turns_between_them() -> None:
+    async def test() -> None:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with impostor() as (context, address, core):
+            client = await core.welcome(context, address)
+            async with client.open() as submission:
+                request_id = generate(submission, ENDLESS)
+                end = Output(request_id, pack_ids([7] * 5000), FinishReason.LENGTH)
+                core.say(wire.Accepted((request_id,)), end)
+                await until(lambda: client.in_flight == 0, "the answer")
+                beside = asyncio.create_task(other())
+                parts: list[int] = []
+                before = turns
+                while sum(parts) < 5000:
+                    [answer] = await submission.receive()
+                    assert isinstance(answer, Output)
+                    parts.append(len(unpack_ids(answer.new_token_ids)))
+                    assert (answer.finish_reason is None) == (sum(parts) < 5000)
+                assert max(parts) <= 200
+                assert turns - before >= len(parts) - 1
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
 
     run(test)
 
