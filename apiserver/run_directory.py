@@ -48,7 +48,8 @@ def _make(root: Path) -> Path:
 
 def run_directories() -> list[Path]:
     """Those that are there, of pools that run or were killed; others' cannot be entered."""
-    return sorted(Path(tempfile.gettempdir()).glob(_PREFIX + "*"))
+    paths = Path(tempfile.gettempdir()).glob(_PREFIX + "*")
+    return sorted(path for path in paths if _NAME.fullmatch(path.name))
 
 
 def _sweep(root: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from apiserver.run_directory import run_directory
+from apiserver.run_directory import run_directories, run_directory
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +100,12 @@ def test_a_temporary_directory_that_is_too_long_for_sockets_is_said(
     with pytest.raises(OSError, match="too long for the path of a socket: set TMPDIR"), run_directory():
         pass
     assert list(long.iterdir()) == []
+
+
+def test_those_that_run_are_found_and_nothing_of_a_similar_name(temporary: Path) -> None:
+    (temporary / "apiserver-pool").mkdir()
+    with run_directory() as first, run_directory() as second:
+        assert run_directories() == sorted([first, second])
 
 
 def test_a_forked_child_keeps_it_from_the_next_pool(temporary: Path) -> None:
