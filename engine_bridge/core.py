@@ -51,6 +51,7 @@ class Core:
         self._client_ids = ClientIds()
         self._outbox: dict[bytes, list[wire.ToServer]] = {}
         self._doing: set[asyncio.Task[None]] = set()  # Admin messages
+        self._behind: set[bytes] = set()  # those that have missed an answer, and may live
         self._remote = Peers(silence_seconds)  # those of them who are on other machines
         self._members: Members | None = None  # with keys
         self._is_remote = False
@@ -230,6 +231,7 @@ class Core:
             self._queue(identity, wire.Rejected(wire.WIRE_VERSION, text))
             return
         self._abort_all(identity)  # whoever begins anew waits for nothing
+        self._behind.discard(identity)
         self._requests[identity] = {}
         if hello.heartbeats:
             self._remote.expect(identity, asyncio.get_running_loop().time())
@@ -366,7 +368,9 @@ class Core:
         assert self._channel is not None
         try:
             self._channel.send([identity, payload])
-        except PeerGone:
+        except PeerGone as gone:
+            if gone.is_behind:
+                self._behind.add(identity)
             # Not here: this may be the middle of an engine's step, which should not find its requests gone.
             asyncio.get_running_loop().call_soon(self._drop_these, identity, self._requests.get(identity))
 
@@ -419,6 +423,10 @@ class Core:
             log.warning("nothing heard from %s for %g s", identity.decode(errors="replace"), self._remote.limit_seconds)
             self._drop(identity)
             self._queue(identity, wire.EngineDown("the engine core has not heard from this API server for too long"))
+        for identity in self._behind - self._requests.keys():
+            # It waits for what we have dropped. As soon as it reads again, it must know that it waits for nothing.
+            self._behind.discard(identity)
+            self._send(identity, wire.encode([wire.EngineDown("this API server has read too slowly from the core")]))
         heartbeat = wire.encode([heartbeat_of(self._row, self._epoch)])
         for identity in self._requests:
             self._send(identity, heartbeat if identity in self._remote else _NOTHING)

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from engine_bridge import wire
+from engine_bridge import transport, wire
 from engine_bridge.client import AdminFailed, Answer, EngineDead, Submission
 from engine_bridge.status import EngineState, Field
 from engine_bridge.wire import (
@@ -275,6 +275,33 @@ def test_a_client_that_connects_anew_is_served_and_its_old_requests_are_gone() -
             async with client.open() as submission:
                 generate(submission, SamplingParams(max_tokens=2))
                 assert len(await collect(submission)) == 2
+
+    run(test)
+
+
+def test_an_api_server_that_stood_still_for_too_long_is_told_that_its_requests_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "_HIGH_WATER_MARK", 4)
+
+    async def test() -> None:
+        async with ends("--tokens-per-step", "1000", "--max-model-len", "100000000") as both:
+            with transport.dealer(both.context, both.address, b"raw-0.1") as socket:
+                endless = SamplingParams(max_tokens=90_000_000, ignore_eos=True)
+                socket.send(wire.encode([Hello(wire.WIRE_VERSION), Generate(1, PROMPT, endless)]))
+                await both.counts(1)
+                await both.counts(0)  # nobody reads, so the core has given it up
+                messages: list[wire.ToServer] = []
+
+                def reads_the_last_word() -> bool:
+                    while socket.poll(0):
+                        messages.extend(wire.decode_to_server(socket.recv()))
+                    return any(isinstance(message, wire.EngineDown) for message in messages)
+
+                await until(reads_the_last_word, "the last word")
+                assert not any(
+                    isinstance(message, Output) and message.finish_reason is not None for message in messages
+                )
 
     run(test)
 
