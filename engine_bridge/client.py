@@ -26,7 +26,7 @@ Answer = wire.Output | wire.Embedding | wire.Scores | wire.AdminDone | wire.Fail
 _REASON_SECONDS = 0.1  # until ZMQ has said why nothing can be sent any more
 
 _MOST_APART = 256  # answers in an inbox, before they are merged
-# Tokens that a submission gives at once: to make text of 36,000 would hold the loop for 40 ms to 3 s. Those of the steps
+# Tokens that a submission gives at once: to make text of 36,000 would hold the loop for 40 ms to 3 s. Those of steps
 # that came in one turn of the loop are few, and not worth a second turn.
 _MOST_TOKENS_OF_ONE = 128
 _MOST_TOKENS = 2048
