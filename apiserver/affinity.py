@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_MOST_CPUS = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
@@ -48,6 +50,8 @@ def _cpus(text: str) -> tuple[int, ...]:
             numbers = range(int(first), int(last if dash else first) + 1)
         except ValueError:
             raise ValueError(f"'{part}' is not a CPU number or a range of them") from None
+        if numbers.stop > _MOST_CPUS:
+            raise ValueError(f"'{part}' is more than any machine has")
         if not numbers:
             raise ValueError(f"'{part}' is an empty range")
         found.update(dict.fromkeys(numbers))

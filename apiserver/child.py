@@ -36,23 +36,38 @@ def fork(action: Callable[[], int], *, blocked: Collection[signal.Signals]) -> i
 
 
 def _live(action: Callable[[], int], parent: int, blocked: Collection[signal.Signals]) -> NoReturn:
-    """Never returns into the parent's frames."""
+    """Never returns into the parent's frames: what stands behind them would end the pool a second time."""
     code = EXIT_CANNOT_START
     try:
         os.setsid()
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before the line above
             os._exit(EXIT_CANNOT_START)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)  # until the child has handlers of its own
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the pool's order, also where all that has our name gets it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         code = action()
     except BaseException:
-        log.exception("a child of the pool failed")
+        with contextlib.suppress(Exception):
+            log.exception("a child of the pool failed")
     finally:
-        logging.shutdown()
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            logging.shutdown()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def stand_on_streams() -> None:
+    """Open what of stdin, stdout and stderr is closed on nothing: a socket would take its place, and be written to."""
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    while descriptor <= 2:
+        os.set_inheritable(descriptor, True)
+        descriptor = os.open(os.devnull, os.O_RDWR)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def trim_heap() -> None:
@@ -70,7 +85,7 @@ def exec_program(argv: Sequence[str], descriptors: Sequence[int]) -> NoReturn:
 
 def kill_group(pid: int) -> None:
     """Whatever is left in the group that this child leads, or led."""
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody, or somebody else's by now
         os.killpg(pid, signal.SIGKILL)
 
 
@@ -78,7 +93,7 @@ def group_is_gone(pid: int) -> bool:
     """Whether nothing is left in that group, not even what waits to be reaped."""
     try:
         os.killpg(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # nobody, or somebody else's by now
         return True
     return False
 

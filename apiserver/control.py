@@ -49,7 +49,7 @@ class ControlSocket:
 def _document(data: bytes) -> Document | None:
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second: JSON that is nested too deeply
         return None
     return cast(Document, document) if isinstance(document, dict) else None
 

@@ -104,15 +104,16 @@ class Crew:
     def signal(self, number: signal.Signals) -> None:
         """To everybody; but who is draining already would take a second SIGTERM for impatience."""
         for member in self._members.values():
-            if number is not signal.SIGTERM or not member.is_leaving:
+            drains = member.is_leaving or member.slot.state is WorkerState.DRAINING
+            if number is not signal.SIGTERM or not drains:
                 os.kill(member.pid, number)
 
     # ---- what follows ----
 
     def tend(self, now: float) -> None:
+        if self._successor is not None and self._successor.slot.state is not WorkerState.STARTING:
+            self._successor = None  # it is up; or was told to stop already, which is noticed now as anybody's
         self._notice()
-        if self._successor is not None and self._successor.slot.state is WorkerState.READY:
-            self._successor = None
         standing = self._standing()
         surplus = len(standing) - self._board.count
         if surplus > 0:
@@ -226,8 +227,8 @@ class Crew:
         return None
 
     def _is_expendable(self, member: _Member) -> bool:
-        """Whether the pool does as well without it: it was to come in addition, or in another's place."""
-        return member is self._successor or (member.is_extra and self._board.count > 1)
+        """Whether the pool does as well without it: it was to go, or to come in addition, or in another's place."""
+        return member.is_leaving or member is self._successor or (member.is_extra and self._board.count > 1)
 
     def on_exit(self, pid: int, code: int, now: float) -> ExitCode | None:
         """One was reaped; any other child is none of ours. Returns why the pool cannot go on, if so."""
@@ -236,33 +237,41 @@ class Crew:
             return None
         slot = member.slot
         was_young, has_served = slot.seconds_since_start < _YOUNG_SECONDS, slot.state is not WorkerState.STARTING
+        was_expendable, was_successor = self._is_expendable(member), member is self._successor
         slot.vacate()
+        if was_successor:
+            self._successor = None
         if self._is_disbanded:
             return None
         name, how = f"API server {slot.number} (pid {pid})", child.how_it_ended(code)
-        if not has_served and self._is_expendable(member):
-            self._do_without(member, name, how, now)
+        if member.is_leaving:
+            self._see_off(member, name, code)
+            return None
+        if code == 0 and has_served:
+            log.info("%s was told to stop; replacing it", name)
+            return None
+        if was_successor or (was_expendable and not has_served):
+            self._do_without(member, name, how, now, was_successor=was_successor)
             return None
         if code == ExitCode.CANNOT_START and not has_served:
             log.error("%s could not start; stopping the pool", name)
             return ExitCode.CANNOT_START
-        if member.is_leaving:
-            slot.release()
-            if code == 0:
-                log.info("%s was retired", name)
-                return None
-        elif code == 0:
-            log.info("%s was told to stop; replacing it", name)
-            return None
         log.warning("%s died (%s)", name, how)
         self._board.count_death()
-        return None if member.is_leaving else self._count_young(slot, was_young=was_young)
+        return self._count_young(slot, was_young=was_young)
 
-    def _do_without(self, member: _Member, name: str, how: str, now: float) -> None:
+    def _see_off(self, member: _Member, name: str, code: int) -> None:
         member.slot.release()
-        if member is self._successor:
+        if code in (0, -signal.SIGTERM):  # the second, before it could listen
+            log.info("%s was retired", name)
+        else:
+            log.warning("%s died (%s)", name, child.how_it_ended(code))
+            self._board.count_death()
+
+    def _do_without(self, member: _Member, name: str, how: str, now: float, *, was_successor: bool) -> None:
+        member.slot.release()
+        if was_successor:
             log.error("the new %s could not start (%s); the old ones stay", name, how)
-            self._successor = None
             self._give_up(now)
         else:
             self._board.set_count(self._board.count - 1)

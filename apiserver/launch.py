@@ -7,8 +7,9 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -26,7 +27,7 @@ from apiserver.engine_keeper import EngineCommand, EngineKeeper
 from apiserver.flags import ServeSettings
 from apiserver.http.app import ROUTES
 from apiserver.launch_error import LaunchError
-from apiserver.listening import bind, make_tls, port_of
+from apiserver.listening import listening, make_tls, port_of
 from apiserver.metrics import Metrics
 from apiserver.pipeline.pace import measure
 from apiserver.pipeline.parsers.auto import choose_reasoning, choose_tool_calls
@@ -48,23 +49,46 @@ log = logging.getLogger("apiserver")
 
 def serve(settings: ServeSettings) -> int:
     """Run the pool until it is told to stop; returns the process's exit code. Raises LaunchError."""
+    child.stand_on_streams()
     logs.set_up(settings.log_level, "pool")
     # Said before the fork, once: unset, tokenizers warns in every child and decides for itself.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ["FASTOKENS_BPE_THREADS"] = "1"  # more would start a thread, and whoever forks must have one
-    signal.signal(signal.SIGTERM, _stop_early)  # until the supervisor blocks it and takes it in its own time
-    listener = bind(settings.listen)
-    log.info("listening on %s", settings.listen.uds or base_url(settings, port_of(listener)))
-    try:
-        with run_directory() as directory:
-            return _supervise(settings, listener, directory)
-    finally:
-        if settings.listen.uds is not None:
-            Path(settings.listen.uds).unlink(missing_ok=True)
+    _heed_signals()
+    with ExitStack() as stack:
+        with _undisturbed():  # between the making of a file and the promise to remove it
+            listener = stack.enter_context(listening(settings.listen))
+            log.info("listening on %s", settings.listen.uds or base_url(settings, port_of(listener)))
+            try:
+                directory = stack.enter_context(run_directory())
+            except OSError as error:
+                raise LaunchError(f"no directory for the pool's own sockets: {error}") from error
+        return _supervise(settings, listener, directory)
+
+
+_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+
+def _heed_signals() -> None:
+    """Until the supervisor takes them in its own time: who wants us to stop is heard at once, other orders wait."""
+    for number in (signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, _stop_early)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU))
 
 
 def _stop_early(number: int, frame: object) -> NoReturn:
+    for each in _TO_STOP:
+        signal.signal(each, signal.SIG_IGN)  # a second one would disturb the cleaning up
     raise SystemExit(0)
+
+
+@contextmanager
+def _undisturbed() -> Generator[None]:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _TO_STOP)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TO_STOP)
 
 
 def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path) -> int:
@@ -227,18 +251,24 @@ class _Shared:
         """Read the chat template, the certificates, the API keys and the keys for an engine elsewhere again. False, and
         nothing changed, if one of them is broken."""
         try:
-            text = read_text(self._settings, self._plan)
-            inline, threaded = text.chat_template(), text.chat_template()
-            tls = make_tls(self._settings.listen)
-            remote = _remote(self._settings)
-            keys = self._ring.read()
+            self._read_again()
         except (LaunchError, TokenizerError, TemplateError, OSError) as error:
             log.error("SIGHUP: %s; everything stays as it is", error)
             return False
+        except Exception:  # no file that somebody has spoiled may end a pool that serves
+            log.exception("SIGHUP: what it wants read again cannot be; everything stays as it is")
+            return False
+        return True
+
+    def _read_again(self) -> None:
+        text = read_text(self._settings, self._plan)
+        inline, threaded = text.chat_template(), text.chat_template()
+        model = _model_settings(self._settings, self._plan, self.preloaded.model.served_model_name, text.template)
+        tls = make_tls(self._settings.listen)
+        remote = _remote(self._settings)
+        keys = self._ring.read()
         self.preloaded.inline.template = inline
         self.preloaded.threaded.template = threaded
-        model = _model_settings(self._settings, self._plan, self.preloaded.model.served_model_name, text.template)
         self.preloaded = replace(
             self.preloaded, remote=remote, tls=tls, model=model, keys=keys, key_names=self._ring.names
         )
-        return True

@@ -4,10 +4,36 @@ import errno
 import os
 import socket
 import ssl
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from apiserver.config import ListenSettings
 from apiserver.launch_error import LaunchError
+
+
+@contextmanager
+def listening(listen: ListenSettings) -> Generator[socket.socket]:
+    """As `bind`; the socket's file, if it has one, goes at the end, unless another pool has taken the path meanwhile:
+    while we drain, our file looks abandoned. Raises LaunchError."""
+    with bind(listen) as listener:
+        own = _file_of(listen.uds)
+        try:
+            yield listener
+        finally:
+            if listen.uds is not None and own == _file_of(listen.uds):
+                with suppress(OSError):  # gone, or not ours to remove any more
+                    os.unlink(listen.uds)
+
+
+def _file_of(path: str | None) -> tuple[int, int] | None:
+    """Which file is there. Its number is nobody else's as long as a socket is bound to it."""
+    if path is None:
+        return None
+    with suppress(OSError):
+        status = os.lstat(path)
+        return status.st_dev, status.st_ino
+    return None
 
 
 def bind(listen: ListenSettings) -> socket.socket:

@@ -3,11 +3,13 @@
 import logging
 import sys
 
+from engine_bridge.log_lines import OneLine
+
 
 def set_up(level: str, role: str) -> None:
     """Send this process's log to stderr, each line with who speaks. Call again after the fork with the new role."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {role}  %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(OneLine(f"%(asctime)s %(levelname)-7s {role}  %(message)s", datefmt="%H:%M:%S"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -97,6 +97,7 @@ class ModelText:
 
 
 def read_text(settings: ServeSettings, plan: Plan) -> ModelText:
+    """Raises TokenizerError, or LaunchError for a chat template that cannot be read."""
     if plan.tokenizer is None:  # only the simulated engine speaks without one: one token a byte
         choice, files, template = TokenizerChoice(byte_tokenizer_json(), "hf", "one token a byte"), None, CHAT_TEMPLATE
     else:
@@ -113,7 +114,10 @@ def _read_template(source: str) -> str:
     """A file, or the template itself (as vLLM has it)."""
     if "{{" in source or "{%" in source:
         return source
-    return Path(source).read_text(encoding="utf-8")
+    try:
+        return Path(source).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # the second: no UTF-8, or a NUL in the path
+        raise LaunchError(f"--chat-template {source}: {error}") from error
 
 
 def engine_argv(

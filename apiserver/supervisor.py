@@ -149,7 +149,7 @@ class Supervisor:
     def _on_order(self, order: Document) -> Document:
         if order.get("do") == "scale":
             count = order.get("count")
-            refusal = self._resize(count) if isinstance(count, int) else "scale to how many?"
+            refusal = self._resize(count) if type(count) is int else "scale to how many?"  # true is no number
             if refusal is not None:
                 return {"error": refusal}
         return {

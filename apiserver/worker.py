@@ -47,6 +47,9 @@ _BEAT_SECONDS = 0.1
 _GC_THRESHOLDS = (10_000, 20, 50)
 _SWITCH_SECONDS = 0.001  # how long the loop waits for the GIL while the preprocessing thread runs Python
 _ERROR_END_SECONDS = 1.0  # after the drain's limit: time for the error ends to leave
+_SAME_ORDER_SECONDS = (
+    1.0  # a second SIGTERM this soon is the first: `systemctl stop` and pkill tell us and the supervisor
+)
 _WELCOME_SECONDS = 5.0  # how long a new worker waits for a loaded engine's Welcome before it serves all the same
 _EXIT_FAILED = 1  # it can serve no longer, or no better than who is there: the pool goes on without it
 
@@ -114,6 +117,7 @@ class _Worker:
         self._runs = Runs(slot)
         self._store = Store(preloaded.store, lost) if preloaded.store is not None else None
         self._greeted_at = 0  # CLOCK_MONOTONIC ns
+        self._told_at = 0.0  # when we were told to stop, CLOCK_MONOTONIC seconds
         self._has_ended = False  # whoever still waited was told that we stop
         self._has_failed = False
         self._judge = Judge(preloaded.vocabulary, preloaded.model.max_model_len, self._speaks)
@@ -204,9 +208,13 @@ class _Worker:
     # ---- the end ----
 
     def _on_stop_signal(self, number: int) -> None:
-        if number == signal.SIGQUIT or self._stop.is_set():
+        now = time.monotonic()
+        if not self._stop.is_set():
+            self._told_at = now
+        if number == signal.SIGQUIT or now - self._told_at > _SAME_ORDER_SECONDS:
             self._stop_now.set()
         self._stop.set()
+        self._answered.set()  # an engine that owes us its answer is not waited for any more
 
     async def _drain(self, server: HttpServer) -> None:
         """Running requests finish; what has not by the limit gets an error end before it is cut."""

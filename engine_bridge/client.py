@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from engine_bridge import wire
-from engine_bridge.merge import merged
+from engine_bridge.merge import merged, portion
 from engine_bridge.pieces import cut
 from engine_bridge.transport import Channel, ClientKeys, PeerGone, ZContext, dealer, one_frame, remote_dealer
 from engine_bridge.wire import Accepted, Capabilities, EngineDown, Failure, Output, Rejected, Request, Welcome
@@ -26,6 +26,10 @@ Answer = wire.Output | wire.Embedding | wire.Scores | wire.AdminDone | wire.Fail
 _REASON_SECONDS = 0.1  # until ZMQ has said why nothing can be sent any more
 
 _MOST_APART = 256  # answers in an inbox, before they are merged
+# Tokens that a submission gives at once: to make text of 36,000 would hold the loop for 40 ms to 3 s. Those of steps
+# that came in one turn of the loop are few, and not worth a second turn.
+_MOST_TOKENS_OF_ONE = 128
+_MOST_TOKENS = 2048
 _ENDS = frozenset((Failure, wire.Scores, wire.AdminDone))
 
 log = logging.getLogger("engine_bridge.client")
@@ -268,12 +272,15 @@ class EngineClient:
             log.exception("the engine core sent what cannot be read")
             self.disconnect("the engine core sent what cannot be read")
             return
+        channel = self._channel
         for message in messages:
             kind = type(message)
             if kind is Output or kind is wire.Embedding or kind in _ENDS:
                 self._deliver(message)  # pyright: ignore[reportArgumentType]  # narrowed by `is`, which is measurably faster here
             else:
                 self._on_control(message)
+                if self._channel is not channel:
+                    return  # that was the end of this connection: a Welcome behind it was for one before
 
     def _deliver(self, answer: Answer) -> None:
         waiting = self._waiting
@@ -328,12 +335,24 @@ class EngineClient:
 class Submission:
     """The requests of one job, as an `async with` block and an inbox."""
 
-    __slots__ = ("_client", "_error", "_inbox", "_loop", "_most", "_open", "_timer", "_unaccepted", "_waiter")
+    __slots__ = (
+        "_client",
+        "_error",
+        "_inbox",
+        "_is_rest",
+        "_loop",
+        "_most",
+        "_open",
+        "_timer",
+        "_unaccepted",
+        "_waiter",
+    )
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._inbox: list[Answer] = []
+        self._is_rest = False  # what the inbox begins with
         self._most = _MOST_APART
         self._open: set[int] = set()
         self._unaccepted: set[int] = set()
@@ -389,14 +408,17 @@ class Submission:
             await self._wake()
 
     async def receive(self) -> list[Answer]:
-        """What has arrived since the last call; waits if that is nothing. Raises EngineDead."""
+        """What has arrived since the last call, or a first part of it; waits if that is nothing. Raises EngineDead."""
+        if self._is_rest:  # the client has read slowly: others have their turn between the parts
+            await asyncio.sleep(0)
         while not self._inbox:
             await self._wake()
         return self.take()
 
     def take(self) -> list[Answer]:
-        """What is there now, maybe nothing."""
-        answers, self._inbox = self._inbox, []
+        """What is there now, maybe nothing; no more of it than one turn of the loop should have to do with."""
+        answers, self._inbox = portion(self._inbox, of_one=_MOST_TOKENS_OF_ONE, of_all=_MOST_TOKENS)
+        self._is_rest = bool(self._inbox)
         return answers
 
     async def _wake(self) -> None:

@@ -28,6 +28,7 @@ _MEMBERS_BEATS = 10  # every so many beats a look at whose key may still be used
 _LAST_WORDS_SECONDS = 0.5  # how long what is unsent may still leave when the core ends
 _READING_SECONDS = 0.05  # and how long API servers on other machines may take to read it
 _NOTHING = wire.encode([])
+_UNENCODABLE = (ValueError, TypeError, OverflowError)
 _SHUT_OUT = "the engine core no longer takes this pool's key"
 
 log = logging.getLogger("engine_bridge.core")
@@ -50,6 +51,7 @@ class Core:
         self._client_ids = ClientIds()
         self._outbox: dict[bytes, list[wire.ToServer]] = {}
         self._doing: set[asyncio.Task[None]] = set()  # Admin messages
+        self._behind: set[bytes] = set()  # those that have missed an answer, and may live
         self._remote = Peers(silence_seconds)  # those of them who are on other machines
         self._members: Members | None = None  # with keys
         self._is_remote = False
@@ -87,10 +89,17 @@ class Core:
             for task in (beat, *self._doing):
                 task.cancel()
             await asyncio.gather(beat, *self._doing, return_exceptions=True)
-            await self._engine.close()
+            await self._close_engine()
             if self._is_remote:  # at a connection's end ZMQ drops what has come over it and was not read yet
                 await asyncio.sleep(_READING_SECONDS)
             self._channel.close(_LAST_WORDS_SECONDS)
+
+    async def _close_engine(self) -> None:
+        """However that ends: with the socket open, this process would never end."""
+        try:
+            await self._engine.close()
+        except Exception:
+            log.exception("the engine has not ended properly")
 
     async def _load(self) -> bool:
         """Whether the engine serves now: it does not if the stop came first. Raises EngineError."""
@@ -119,8 +128,9 @@ class Core:
         for task in waiting:
             task.cancel()
         if not stopping.done():
-            self._farewell = f"the engine failed: {waiting[1].result()}"
-            raise EngineError(waiting[1].result())
+            reason = waiting[1].result().encode(errors="replace").decode()  # it may name files
+            self._farewell = f"the engine failed: {reason}"
+            raise EngineError(reason)
 
     # ---- from the API servers ----
 
@@ -221,6 +231,7 @@ class Core:
             self._queue(identity, wire.Rejected(wire.WIRE_VERSION, text))
             return
         self._abort_all(identity)  # whoever begins anew waits for nothing
+        self._behind.discard(identity)
         self._requests[identity] = {}
         if hello.heartbeats:
             self._remote.expect(identity, asyncio.get_running_loop().time())
@@ -280,7 +291,10 @@ class Core:
     def _abort(self, keys: Sequence[Key]) -> None:
         known = [key for key in keys if self._forget(key)]
         if known:
-            self._engine.abort(known)
+            try:
+                self._engine.abort(known)
+            except Exception:  # what came in the same message is other clients' requests
+                log.exception("the engine failed at ending %d requests", len(known))
 
     def _abort_all(self, identity: bytes) -> None:
         self._abort([(identity, request_id) for request_id in self._requests.get(identity, ())])
@@ -330,15 +344,40 @@ class Core:
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, {}
         for identity, messages in outbox.items():
-            self._send(identity, wire.encode(messages))
+            self._send(identity, self._encode(identity, messages))
+
+    def _encode(self, identity: bytes, messages: Sequence[wire.ToServer]) -> bytes:
+        """An answer that cannot be encoded fails alone: the others of its step are other clients'."""
+        try:
+            return wire.encode(messages)
+        except _UNENCODABLE:
+            return wire.encode([self._encodable(identity, message) for message in messages])
+
+    def _encodable(self, identity: bytes, message: wire.ToServer) -> wire.ToServer:
+        try:
+            wire.encode(message)
+        except _UNENCODABLE:
+            if not isinstance(message, Answer | wire.AdminDone):
+                raise
+            log.exception("an answer cannot be encoded; its request fails")
+            asyncio.get_running_loop().call_soon(self._abort, [(identity, message.request_id)])
+            return Failure(message.request_id, FailureKind.INTERNAL, "the engine gave an answer that cannot be told")
+        return message
 
     def _send(self, identity: bytes, payload: bytes) -> None:
         assert self._channel is not None
         try:
             self._channel.send([identity, payload])
-        except PeerGone:
+        except PeerGone as gone:
+            if gone.is_behind:
+                self._behind.add(identity)
             # Not here: this may be the middle of an engine's step, which should not find its requests gone.
-            asyncio.get_running_loop().call_soon(self._drop, identity)
+            asyncio.get_running_loop().call_soon(self._drop_these, identity, self._requests.get(identity))
+
+    def _drop_these(self, identity: bytes, requests: dict[int, str | None] | None) -> None:
+        """Unless it has begun anew meanwhile, on another connection."""
+        if requests is not None and requests is self._requests.get(identity):
+            self._drop(identity)
 
     def _drop(self, identity: bytes) -> None:
         """An API server is gone: nobody waits for its requests any more."""
@@ -359,6 +398,12 @@ class Core:
         return bool(self._doing) or any(self._requests.values())
 
     async def _beat(self) -> None:
+        try:
+            await self._beat_on()
+        except Exception:  # whoever misses it next can only say that it is missing
+            log.exception("the engine core's heartbeat has failed")
+
+    async def _beat_on(self) -> None:
         beats = 0
         while True:
             self._row.beat(*self._engine.counts())
@@ -378,6 +423,10 @@ class Core:
             log.warning("nothing heard from %s for %g s", identity.decode(errors="replace"), self._remote.limit_seconds)
             self._drop(identity)
             self._queue(identity, wire.EngineDown("the engine core has not heard from this API server for too long"))
+        for identity in self._behind - self._requests.keys():
+            # It waits for what we have dropped. As soon as it reads again, it must know that it waits for nothing.
+            self._behind.discard(identity)
+            self._send(identity, wire.encode([wire.EngineDown("this API server has read too slowly from the core")]))
         heartbeat = wire.encode([heartbeat_of(self._row, self._epoch)])
         for identity in self._requests:
             self._send(identity, heartbeat if identity in self._remote else _NOTHING)

@@ -1,4 +1,4 @@
-"""Many steps' outputs as one: what a client that reads slowly costs."""
+"""Many steps' outputs as one, and one that is long in parts: what a client that reads slowly costs, now and later."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -39,3 +39,37 @@ def _joined(outputs: Sequence[Output]) -> Output:
         cached_tokens=first.cached_tokens,
         queued_seconds=first.queued_seconds,
     )
+
+
+def portion(answers: list[A | Output], *, of_one: int, of_all: int) -> tuple[list[A | Output], list[A | Output]]:
+    """These answers up to so many tokens of one Output, and of all, and the rest. What does not fit is cut in two, and
+    ends the portion."""
+    room = of_all
+    for place, answer in enumerate(answers):
+        if type(answer) is Output:
+            count, most = len(answer.new_token_ids) >> 2, min(of_one, room)
+            if count > most:
+                head, tail = _cut(answer, most)
+                return [*answers[:place], head], [tail, *answers[place + 1 :]]
+            room -= count
+    return answers, []
+
+
+def _cut(output: Output, count: int) -> tuple[Output, Output]:
+    logprobs = output.logprobs
+    head = Output(
+        output.request_id,
+        output.new_token_ids[: 4 * count],
+        logprobs=None if logprobs is None else logprobs[:count],
+        prompt_logprobs=output.prompt_logprobs,
+        cached_tokens=output.cached_tokens,
+        queued_seconds=output.queued_seconds,
+    )
+    tail = Output(
+        output.request_id,
+        output.new_token_ids[4 * count :],
+        output.finish_reason,
+        output.stop_token_id,
+        None if logprobs is None else logprobs[count:],
+    )
+    return head, tail

@@ -161,7 +161,7 @@ class EngineRow:
 
     @stage.setter
     def stage(self, text: str) -> None:
-        encoded = text.encode()[: _STAGE_BYTES - 1]
+        encoded = text.encode(errors="replace")[: _STAGE_BYTES - 1]
         self._memory[_STAGE_OFFSET : _STAGE_OFFSET + _STAGE_BYTES] = encoded.ljust(_STAGE_BYTES, b"\0")
 
     @property

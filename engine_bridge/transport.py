@@ -35,7 +35,11 @@ ZSocket = zmq.Socket[bytes]
 
 
 class PeerGone(Exception):
-    """The peer is not connected, or so far behind that its queue is full."""
+    """The peer is not connected, or so far behind (`is_behind`) that its queue is full."""
+
+    def __init__(self, message: str, *, is_behind: bool) -> None:
+        super().__init__(message)
+        self.is_behind = is_behind
 
 
 class CannotBind(Exception):
@@ -268,7 +272,7 @@ class Channel:
             else:
                 self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            raise PeerGone(str(error)) from error
+            raise PeerGone(str(error), is_behind=error.errno == zmq.EAGAIN) from error
         if self._socket.get(zmq.EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue]  # as above
             self._loop.call_soon(self._receive)
 

@@ -62,6 +62,25 @@ def fail_as_a_successor(board: Board, slot: int) -> int:
     return fail_to_boot(board, slot) if board.slot(slot).get(Cell.GENERATION) > COUNT else serve(board, slot)
 
 
+def die_as_soon_as_a_successor_is_up(board: Board, slot: int) -> int:
+    row = board.slot(slot)
+    if row.get(Cell.GENERATION) <= COUNT:
+        return serve(board, slot)
+    row.state = WorkerState.READY
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def stop_as_soon_as_a_successor_is_up(board: Board, slot: int) -> int:
+    """Once: the next one stays."""
+    row = board.slot(slot)
+    if row.get(Cell.GENERATION) != COUNT + 1:
+        return serve(board, slot)
+    row.state = WorkerState.READY
+    row.state = WorkerState.DRAINING
+    return 0
+
+
 def fail_after_serving(board: Board, slot: int) -> int:
     """The first of its slot; its successors are well."""
     row = board.slot(slot)
@@ -103,6 +122,8 @@ WORKERS: dict[str, Callable[[Board, int], int]] = {
         hang_at_boot,
         hang_as_a_successor,
         fail_as_a_successor,
+        die_as_soon_as_a_successor_is_up,
+        stop_as_soon_as_a_successor_is_up,
         crash,
         fail_after_serving,
         fail_in_the_drain,

@@ -41,6 +41,10 @@ class Answers:
         self.begun = False
         self.ended = False
 
+    @property
+    def request_id(self) -> int:
+        return self._request.request_id
+
     def take(self, chunk: Chunk) -> Answer:
         request = self._request
         self.begun = True

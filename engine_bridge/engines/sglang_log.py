@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d [\d:.]+(?P<rank>(?: [A-Z_]+\d+)*)\] ?")
 _PERCENT = re.compile(r"(\d+)%")
@@ -90,7 +90,8 @@ class LogRelay:
         if re.match(r"[A-Za-z_.]*(Error|Exception)\b", text):
             self.last_error = text
         shown = text if text.startswith(_OURS) else f"{_OURS}INFO sglang{rank}: {text}"
-        os.write(self._target, f"{shown}\n".encode())
+        with suppress(OSError):  # nobody reads our log, or its disk is full: SGLang must not die of that
+            os.write(self._target, f"{shown}\n".encode())
 
     def _note_stage(self, text: str, *, is_progress: bool) -> None:
         if is_progress:

@@ -88,7 +88,7 @@ class Session:
                 continue  # its end has crossed this step
             reason = step.finished_reasons[index]
             if run is not None:
-                self._take(run, chunk_of(self._manager, state, step, index))
+                self._take_share(run, state, step, index)
             if reason is not None:
                 state.finished = True
                 del states[rid]
@@ -97,6 +97,15 @@ class Session:
                 state.event.set()  # its generator ends by this
             elif run is not None and run.answers.ended:
                 run.task.cancel()  # by a stop token of ours: SGLang aborts what it goes on with
+
+    def _take_share(self, run: "_Run", state: Any, step: Any, index: int) -> None:
+        """A share that cannot be read ends its own request; the step's others, and SGLang, go on."""
+        try:
+            self._take(run, chunk_of(self._manager, state, step, index))
+        except Exception:
+            log.exception("SGLang's answer to a request cannot be read")
+            run.answers.ended = True
+            run.post(Failure(run.answers.request_id, FailureKind.INTERNAL, "the engine failed at this request"))
 
     async def warm_up(self) -> Capabilities:
         """The capabilities, after a first request (a vector's size is known by it). Raises EngineError."""

@@ -202,6 +202,27 @@ def test_one_api_server_told_to_stop_drains_alone_and_is_replaced(start_pool: St
         wait_for(lambda: len({*pool.worker_pids()} - {p["pid"] for p in before}) == 2, 5, "two new API servers")
 
 
+def test_an_order_that_reaches_the_api_servers_too_is_one_order(start_pool: StartPool) -> None:
+    """As by `pkill -f "apiserver serve"`: all API servers have the supervisor's command line."""
+    with start_pool("--api-server-count", "2", engine=STEPS) as pool, ExitStack() as stack:
+        streams = open_streams(stack, pool, 4, max_tokens=50)
+        for pid in (*pool.worker_pids(), pool.process.pid):
+            os.kill(pid, signal.SIGTERM)
+        assert [len(text_of(stream.events())) for stream in streams] == [50] * 4
+        assert pool.process.wait(5) == 0
+
+
+def test_a_second_signal_to_an_api_server_ends_its_requests(start_pool: StartPool) -> None:
+    with start_pool("--api-server-count", "1", engine=STEPS) as pool, ExitStack() as stack:
+        (worker,) = pool.worker_pids()
+        streams = open_streams(stack, pool, 2, max_tokens=3000)
+        os.kill(worker, signal.SIGTERM)
+        told_at = time.monotonic()
+        wait_for(lambda: time.monotonic() - told_at > 1.2, 3, "time for a second thought")
+        os.kill(worker, signal.SIGTERM)
+        assert [error_of(stream.events())["code"] for stream in streams] == [503] * 2
+
+
 def test_a_client_that_was_accepted_but_has_not_spoken_yet_is_answered(start_pool: StartPool, tmp_path: Path) -> None:
     """With TLS it takes round trips until a connection is one; meanwhile nobody must forget it."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"

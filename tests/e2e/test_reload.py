@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.conftest import StartPool
 from tests.pool import Pool, wait_for
@@ -87,14 +88,36 @@ def test_a_stream_that_runs_through_the_restart_ends_as_it_would_have(start_pool
         assert sum('"text":"' in line and '"finish_reason":null' in line for line in rest) == 99
 
 
-def test_a_broken_template_changes_nothing(start_pool: StartPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [b"{% for message in", b"{{ messages }}\xff", "{{ messages }}".encode("utf-16"), b"{{" + 5000 * b"(" + b"}}"],
+    ids=["no template", "no UTF-8", "UTF-16", "nested too deeply"],
+)
+def test_a_broken_template_changes_nothing(start_pool: StartPool, tmp_path: Path, broken: bytes) -> None:
     template = tmp_path / "template.jinja"
     template.write_text(OLD)
     with start_pool("--api-server-count", "2", "--chat-template", str(template), engine=["--mode", "echo"]) as pool:
         before = _pids(pool)
-        template.write_text("{% for message in")
+        template.write_bytes(broken)
         pool.process.send_signal(signal.SIGHUP)
         wait_for(lambda: "everything stays as it is" in pool.log, what="the complaint")
         answer = pool.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "text"}]})
         assert answer.json()["choices"][0]["message"]["content"] == "old text"
         assert _pids(pool) == before
+
+
+def test_a_hangup_for_all_that_has_our_name_kills_nobody(start_pool: StartPool) -> None:
+    """As by `pkill -HUP -f "apiserver serve"`: all API servers have the supervisor's command line."""
+    with start_pool("--api-server-count", "2", engine=["--step-ms", "5"]) as pool, _Traffic(pool, clients=4) as traffic:
+        for process in (*pool.descendants(), pool.process):
+            process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "rolling restart is complete" in pool.log, 20, "the end of the restart")
+        assert traffic.failures == []
+        assert pool.pool()["api_server_deaths"] == 0
+
+
+def test_a_hangup_that_comes_while_the_pool_starts_is_heeded_when_it_has(start_pool: StartPool) -> None:
+    with start_pool("--api-server-count", "2", ready=False) as pool:
+        pool.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "rolling restart is complete" in pool.log, 20, "the end of the restart")
+        assert pool.stop() == 0

@@ -216,6 +216,49 @@ def test_an_additional_worker_that_cannot_start_leaves_the_others(tmp_path: Path
         assert pool.end() == 0
 
 
+def test_an_additional_worker_that_is_not_wanted_any_more_takes_nobody_with_it(tmp_path: Path) -> None:
+    with supervised(tmp_path, "hang_as_a_successor") as pool:
+        pool.wait_until_it_says("ready")
+        before = pool.children()
+        pool.process.send_signal(signal.SIGTTIN)
+        pool.wait_until_it_says("3 API servers instead of 2")
+        pool.process.send_signal(signal.SIGTTOU)
+        pool.wait_until_it_says("API server 2 (pid")
+        assert "was retired" in pool.log
+        assert "died" not in pool.log
+        assert pool.children() == before
+        pool.process.send_signal(signal.SIGTTOU)
+        pool.wait_until_it_says("1 API servers instead of 2")
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+def test_a_successor_that_dies_before_it_was_seen_to_be_up_leaves_the_old_workers(tmp_path: Path) -> None:
+    with supervised(tmp_path, "die_as_soon_as_a_successor_is_up") as pool:
+        pool.wait_until_it_says("ready")
+        before = pool.children()
+        pool.process.send_signal(signal.SIGHUP)
+        pool.wait_until_it_says("API server 2 (pid")
+        assert "could not start (killed by SIGKILL); the old ones stay" in pool.log
+        pool.process.send_signal(signal.SIGHUP)  # it is begun as the first one was
+        wait_for(lambda: pool.log.count("the old ones stay") == 2, 5, "another try")
+        assert pool.children() == before
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
+def test_a_successor_that_is_told_to_stop_at_once_is_followed_by_another(tmp_path: Path) -> None:
+    with supervised(tmp_path, "stop_as_soon_as_a_successor_is_up") as pool:
+        pool.wait_until_it_says("ready")
+        before = pool.children()
+        [engine] = [process for process in before if process.name() == "sleep"]
+        pool.process.send_signal(signal.SIGHUP)
+        pool.wait_until_it_says("the rolling restart is complete")
+        wait_for(lambda: before & pool.children() == {engine} and len(pool.children()) == 3, 5, "new workers alone")
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.end() == 0
+
+
 def test_a_pool_that_shrinks_in_a_rolling_restart_ends_with_new_workers_alone(tmp_path: Path) -> None:
     with supervised(tmp_path, "serve") as pool:
         pool.wait_until_it_says("ready")

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from engine_bridge import wire
+from engine_bridge import transport, wire
 from engine_bridge.client import AdminFailed, Answer, EngineDead, Submission
 from engine_bridge.status import EngineState, Field
 from engine_bridge.wire import (
@@ -13,11 +13,13 @@ from engine_bridge.wire import (
     AbortByClientId,
     Failure,
     FailureKind,
+    FinishReason,
     Generate,
     Hello,
     Output,
     SamplingParams,
     Welcome,
+    pack_ids,
     unpack_ids,
 )
 from tests.ends import ENDLESS, PROMPT, collect, ends, generate, impostor, run, until
@@ -273,6 +275,80 @@ def test_a_client_that_connects_anew_is_served_and_its_old_requests_are_gone() -
             async with client.open() as submission:
                 generate(submission, SamplingParams(max_tokens=2))
                 assert len(await collect(submission)) == 2
+
+    run(test)
+
+
+def test_an_api_server_that_stood_still_for_too_long_is_told_that_its_requests_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "_HIGH_WATER_MARK", 4)
+
+    async def test() -> None:
+        async with ends("--tokens-per-step", "1000", "--max-model-len", "100000000") as both:
+            with transport.dealer(both.context, both.address, b"raw-0.1") as socket:
+                endless = SamplingParams(max_tokens=90_000_000, ignore_eos=True)
+                socket.send(wire.encode([Hello(wire.WIRE_VERSION), Generate(1, PROMPT, endless)]))
+                await both.counts(1)
+                await both.counts(0)  # nobody reads, so the core has given it up
+                messages: list[wire.ToServer] = []
+
+                def reads_the_last_word() -> bool:
+                    while socket.poll(0):
+                        messages.extend(wire.decode_to_server(socket.recv()))
+                    return any(isinstance(message, wire.EngineDown) for message in messages)
+
+                await until(reads_the_last_word, "the last word")
+                assert not any(
+                    isinstance(message, Output) and message.finish_reason is not None for message in messages
+                )
+
+    run(test)
+
+
+def test_what_a_slow_reader_left_comes_in_parts_and_others_have_their_turns_between_them() -> None:
+    async def test() -> None:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with impostor() as (context, address, core):
+            client = await core.welcome(context, address)
+            async with client.open() as submission:
+                request_id = generate(submission, ENDLESS)
+                end = Output(request_id, pack_ids([7] * 5000), FinishReason.LENGTH)
+                core.say(wire.Accepted((request_id,)), end)
+                await until(lambda: client.in_flight == 0, "the answer")
+                beside = asyncio.create_task(other())
+                parts: list[int] = []
+                before = turns
+                while sum(parts) < 5000:
+                    [answer] = await submission.receive()
+                    assert isinstance(answer, Output)
+                    parts.append(len(unpack_ids(answer.new_token_ids)))
+                    assert (answer.finish_reason is None) == (sum(parts) < 5000)
+                assert max(parts) <= 200
+                assert turns - before >= len(parts) - 1
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+
+    run(test)
+
+
+def test_what_stands_behind_the_last_word_of_a_connection_is_not_heeded() -> None:
+    async def test() -> None:
+        async with impostor() as (context, address, core):
+            client = await core.welcome(context, address)
+            core.say(
+                wire.EngineDown("begin anew"),
+                wire.Welcome(wire.WIRE_VERSION, 2, wire.Capabilities("generate", 100, 100)),
+            )
+            await until(lambda: client.down_reason, "the last word")
+            assert (client.capabilities, client.epoch, client.has_socket) == (None, 0, False)
 
     run(test)
 

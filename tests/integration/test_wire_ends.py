@@ -1,16 +1,15 @@
 """EngineClient, Core and the simulated engine in one loop: the handshake, requests, the end."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine_bridge import wire
 from engine_bridge.client import EngineClient, EngineDead, EngineLoading, Submission
 from engine_bridge.core import Core
-from engine_bridge.engines import Emit, EngineError, Key
+from engine_bridge.engines import EngineError, Key
 from engine_bridge.status import EngineRow, EngineState, Field, Figures, make_descriptor
 from engine_bridge.wire import (
     Abort,
@@ -27,6 +26,7 @@ from engine_bridge.wire import (
     pack_ids,
     unpack_ids,
 )
+from tests.broken_engine import Broken
 from tests.ends import ENDLESS, PROMPT, collect, ends, generate, impostor, run, until
 
 # ---- the handshake ----
@@ -280,33 +280,6 @@ def test_the_row_tells_what_the_engine_does() -> None:
 
 
 # ---- engines that break their promises ----
-
-
-class Broken:
-    """An engine that fails where it is told."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    async def start(self, emit: Emit) -> wire.Capabilities:
-        if self._where == "start":
-            raise EngineError("the model is not there")
-        return wire.Capabilities("generate", 100, 100)
-
-    def submit(self, requests: Sequence[tuple[Key, wire.Request]]) -> None:
-        raise RuntimeError("a bug in the engine")
-
-    def abort(self, keys: Sequence[Key]) -> None:
-        pass
-
-    def counts(self) -> tuple[int, int]:
-        return 0, 0
-
-    async def admin(self, verb: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        raise RuntimeError("a bug in the engine")
-
-    async def close(self) -> None:
-        pass
 
 
 def test_an_engine_that_raises_in_submit_fails_those_requests_alone(caplog: pytest.LogCaptureFixture) -> None:

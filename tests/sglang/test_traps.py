@@ -82,6 +82,30 @@ def test_an_abort_ends_its_own_request_and_none_whose_id_begins_alike(running: R
     on(running, check)
 
 
+def test_an_answer_that_cannot_be_read_ends_its_own_request_alone(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang's own arrangement of logprobs stumbles; the others of the step asked for none."""
+
+    def stumble(*_: object, **__: object) -> None:
+        raise IndexError("list index out of range")
+
+    session = running.engine._session
+    assert session is not None
+    monkeypatch.setattr(session._manager, "convert_logprob_style", stumble)
+
+    async def check(bench: Bench) -> None:
+        plain = [bench.generate(PROMPT, max_tokens=20, ignore_eos=True) for _ in range(3)]
+        scored = bench.generate(PROMPT, max_tokens=20, ignore_eos=True, logprobs=1)
+        *others, [end] = [await bench.ends(key) for key in bench.submit(*plain, scored)]
+        assert isinstance(end, Failure)
+        assert end.kind is FailureKind.INTERNAL
+        assert [end.finish_reason for [end] in others if isinstance(end, Output)] == [FinishReason.LENGTH] * 3
+        await bench.until_idle()
+
+    on(running, check)
+
+
 def test_an_abort_leaves_nothing_running_in_the_scheduler(running: Running) -> None:
     async def check(bench: Bench) -> None:
         keys = bench.submit(*[bench.long_request(PROMPT) for _ in range(8)])

@@ -35,6 +35,7 @@ def test_cpus_are_read(text: str, count: int, affinity: Affinity) -> None:
         ("a", "'a' is not a CPU number"),
         ("0-", "'0-' is not a CPU number"),
         ("3-1", "empty range"),
+        ("0-999999999999", "more than any machine has"),
         ("4", "may not use CPU 4"),
         ("0-1:1-2", "CPU 1 cannot be"),
         ("0-3,8-9", "no CPU is left"),

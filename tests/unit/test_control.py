@@ -42,7 +42,7 @@ def test_an_order_is_answered_and_nothing_is_left_behind(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == [SOCKET_NAME]
 
 
-@pytest.mark.parametrize("data", [b"", b"scale", b"[1]", b"\xff\xfe", b"{"])
+@pytest.mark.parametrize("data", [b"", b"scale", b"[1]", b"\xff\xfe", b"{", 60_000 * b"["])
 def test_what_is_no_order_is_said_to_be_none(tmp_path: Path, data: bytes) -> None:
     with ControlSocket(tmp_path) as control, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
         client.bind(str(tmp_path / "client"))

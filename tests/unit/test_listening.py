@@ -3,13 +3,14 @@
 import os
 import socket
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from apiserver.config import ListenSettings
 from apiserver.launch_error import LaunchError
-from apiserver.listening import bind, make_tls, port_of
+from apiserver.listening import bind, listening, make_tls, port_of
 
 
 @pytest.fixture
@@ -60,6 +61,21 @@ def test_a_file_that_somebody_listens_at_is_left_alone(path: str) -> None:
         with pytest.raises(LaunchError, match="in use"):
             bind(ListenSettings(uds=path))
         assert connects(path)
+
+
+def test_the_file_goes_with_the_socket(path: str) -> None:
+    with listening(ListenSettings(uds=path)):
+        assert connects(path)
+    assert not Path(path).exists()
+
+
+def test_the_file_of_the_next_pool_does_not_go_with_the_socket_of_one_that_drained(path: str) -> None:
+    with ExitStack() as second:
+        with listening(ListenSettings(uds=path)) as first:
+            first.shutdown(socket.SHUT_RDWR)  # it drains: nobody can connect, and the file looks abandoned
+            second.enter_context(listening(ListenSettings(uds=path)))
+        assert connects(path)
+    assert not Path(path).exists()
 
 
 def test_a_file_that_is_no_socket_is_left_alone(path: str) -> None:

@@ -76,3 +76,22 @@ def test_descriptors_are_put_back(capfd: pytest.CaptureFixture[str]) -> None:
     captured = capfd.readouterr()
     assert captured.err == "engine  INFO sglang: inside\n"
     assert captured.out == "outside\n"
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_who_writes_to_it() -> None:
+    """As on a full disk: SGLang's processes would be killed by their next line."""
+    saved = os.dup(2)
+    with open("/dev/full", "wb", buffering=0) as full:
+        os.dup2(full.fileno(), 2)
+        try:
+            relay = LogRelay()
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+    with relay.capture():
+        program = (
+            "import sys\nfor _ in range(3): print(1000 * 'x', flush=True)\nprint('ValueError: the last', flush=True)"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True)
+    relay.drain(10.0)
+    assert relay.last_error == "ValueError: the last"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_bridge.merge import merged
+from engine_bridge.merge import merged, portion
 from engine_bridge.wire import (
     Embedding,
     Failure,
@@ -58,3 +58,34 @@ def test_requests_are_not_mixed_and_other_answers_stay_as_they_are() -> None:
         [1, 2, 9],
         [3, 4, 9],
     ]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 8), max_size=9), max_size=9), st.booleans(), st.integers(1, 7), st.integers(0, 7)
+)
+def test_portions_are_small_and_say_the_same_together(
+    steps: list[list[int]], scored: bool, most: int, more: int
+) -> None:
+    failure = Failure(3, FailureKind.INTERNAL, "no")
+    whole = [*outputs(1, steps, scored=scored), failure, *merged(outputs(2, steps, scored=scored))]
+    rest, taken = list(whole), list[Output | Failure]()
+    while rest:
+        part, rest = portion(rest, of_one=most, of_all=most + more)
+        assert part
+        made = [answer for answer in part if isinstance(answer, Output)]
+        sizes = [len(unpack_ids(answer.new_token_ids)) for answer in made]
+        assert sum(sizes) <= most + more
+        assert max(sizes, default=0) <= most
+        for answer in made:
+            assert answer.logprobs is None or len(answer.logprobs) == len(unpack_ids(answer.new_token_ids))
+        taken += part
+    assert merged(taken) == merged(whole)
+    assert [answer for answer in taken if answer is failure] == [failure]
+
+
+def test_prompt_logprobs_are_in_the_first_portion_alone() -> None:
+    first = Output(1, pack_ids([1, 2, 3]), prompt_logprobs=(None, TokenLogprobs(-1.0)))
+    [head], [tail] = portion([first], of_one=2, of_all=9)
+    assert isinstance(head, Output)
+    assert isinstance(tail, Output)
+    assert (head.prompt_logprobs, tail.prompt_logprobs) == (first.prompt_logprobs, None)
