@@ -4,12 +4,13 @@ import argparse
 import json
 
 from apiserver.config import AccessSettings, HttpSettings, ListenSettings
+from apiserver.flag_types import at_least
 
 
 def add_http(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("HTTP")
-    group.add_argument("--host", default="127.0.0.1")
-    group.add_argument("--port", type=int, default=8000)
+    group.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: only this machine; 0.0.0.0 or ::")
+    group.add_argument("--port", type=at_least(0), default=8000, help="default 8000; 0 takes a free one")
     group.add_argument("--uds", metavar="PATH", help="a Unix socket instead of a port")
     group.add_argument("--uds-mode", type=_mode, metavar="OCTAL", help="who may connect (600, 660); else the umask")
     group.add_argument("--root-path", "--fastapi-root-path", default="", help="behind a proxy that strips a prefix")
@@ -31,10 +32,10 @@ def add_http(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--allow-credentials", action="store_true")
     group.add_argument("--access-log", action="store_true", help="a line per request (never for probes)")
     group.add_argument("--no-server-timing", action="store_true", help="do not tell clients where the time went")
-    group.add_argument("--keep-alive-timeout", type=float, default=120.0, metavar="SECONDS")
-    group.add_argument("--header-timeout", type=float, default=30.0, metavar="SECONDS")
-    group.add_argument("--body-timeout", type=float, default=60.0, metavar="SECONDS")
-    group.add_argument("--max-header-bytes", type=int, default=65_536)
+    group.add_argument("--keep-alive-timeout", type=at_least(0.0), default=120.0, metavar="SECONDS")
+    group.add_argument("--header-timeout", type=at_least(0.0), default=30.0, metavar="SECONDS")
+    group.add_argument("--body-timeout", type=at_least(0.0), default=60.0, metavar="SECONDS")
+    group.add_argument("--max-header-bytes", type=at_least(1), default=65_536, metavar="N")
     group.add_argument(
         "--send-timeout",
         type=float,

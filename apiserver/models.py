@@ -117,8 +117,16 @@ def resolve(name_or_path: str, *, engine: str | None = None) -> ResolvedModel:
     is_file_name = path.suffix in (".gguf", ".onnx")
     if _HUB_ID.fullmatch(name_or_path) and not is_file_name and engine in (None, "sglang"):
         return ResolvedModel(name_or_path, name_or_path, "sglang", name_or_path)
+    raise ModelError(_why_none(name_or_path, demo, engine))
+
+
+def _why_none(name: str, demo: DemoModel | None, engine: str | None) -> str:
+    if demo is not None:
+        return f"{name} is served by {demo.engine}, not by {engine}: leave --engine out"
     demos = ", ".join(DEMO_MODELS)
-    raise ModelError(f"no such model: {name_or_path} (not a file or directory, not a demo model: {demos})")
+    if engine is not None and _HUB_ID.fullmatch(name):
+        return f"no such model: {name} ({engine} takes a file or directory; hub ids are for sglang)"
+    return f"no such model: {name} (not a file or directory, not a demo model: {demos})"
 
 
 def cache_root() -> Path:

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 import uvloop
 
+from engine_bridge import log
 from engine_bridge.address import BadAddress, is_tcp, to_listen
 from engine_bridge.core import Core
 from engine_bridge.engines import Engine, EngineError
@@ -74,7 +75,7 @@ async def serve(engine: Engine, row: EngineRow, options: argparse.Namespace) -> 
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    logging.basicConfig(level=logging.INFO, format="engine  %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, handlers=[log.handler("engine")])
     gc.set_threshold(*_GC_THRESHOLDS)
     row = EngineRow.attach(make_descriptor() if options.status_fd is None else options.status_fd)
     if options.cpus is not None:

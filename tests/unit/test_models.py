@@ -118,6 +118,18 @@ def test_what_is_nowhere_fails_at_once(name: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "engine", "why"),
+    [
+        ("smollm2", "onnx", "smollm2 is served by llamacpp, not by onnx: leave --engine out"),
+        ("Qwen/Qwen3-0.6B", "llamacpp", "llamacpp takes a file or directory; hub ids are for sglang"),
+    ],
+)
+def test_a_model_that_is_another_engines_says_whose(name: str, engine: str, why: str) -> None:
+    with pytest.raises(ModelError, match=why):
+        resolve(name, engine=engine)
+
+
 def test_a_directory_without_a_model_fails(touch: Callable[[str], Path], tmp_path: Path) -> None:
     touch("empty/config.json")
     touch("two/a.gguf")
