@@ -9,6 +9,8 @@ from pathlib import Path
 from apiserver.config import ListenSettings
 from apiserver.launch_error import LaunchError
 
+_WHO_HAS_IT = "; choose another --port, or see who has it: ss -ltnp"
+
 
 def bind(listen: ListenSettings) -> socket.socket:
     """The one listening socket. Taken before anything slow, so a port in use fails in the first second."""
@@ -28,7 +30,9 @@ def bind(listen: ListenSettings) -> socket.socket:
     ) as error:  # a name that does not resolve, a path that is too long, a port beyond all
         listener.close()
         where = listen.uds or f"{listen.host}:{listen.port}"
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            why += _WHO_HAS_IT if listen.uds is None else "; another --uds, or see who has it"
         raise LaunchError(f"cannot listen on {where}: {why}") from error
     return listener
 

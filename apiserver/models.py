@@ -24,6 +24,8 @@ _POLL_SECONDS = 0.1
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ONNX_PLACES = ("model.onnx", "onnx/model.onnx", "onnx/model_quantized.onnx")
 _WEIGHTS = ("*.safetensors", "*.bin")
+_PACKAGES = {"sglang": ("sglang", "sglang"), "llamacpp": ("xllamacpp", "cpu"), "onnx": ("onnxruntime", "cpu")}
+"""Of each engine: what it imports, and the extra that brings it."""
 
 
 class ModelError(Exception):
@@ -127,6 +129,13 @@ def _why_none(name: str, demo: DemoModel | None, engine: str | None) -> str:
     if engine is not None and _HUB_ID.fullmatch(name):
         return f"no such model: {name} ({engine} takes a file or directory; hub ids are for sglang)"
     return f"no such model: {name} (not a file or directory, not a demo model: {demos})"
+
+
+def check_installed(engine: str) -> None:
+    """Raises ModelError if the engine's package is missing: at once, and not after the tokenizer was fetched."""
+    package, extra = _PACKAGES[engine]
+    if importlib.util.find_spec(package) is None:
+        raise ModelError(f"the engine {engine} is not installed: pip install 'apiserver-pool[{extra}]'")
 
 
 def cache_root() -> Path:

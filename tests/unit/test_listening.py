@@ -60,7 +60,7 @@ def test_a_file_that_a_killed_pool_left_is_taken_over(path: str) -> None:
 
 def test_a_file_that_somebody_listens_at_is_left_alone(path: str) -> None:
     with bind(ListenSettings(uds=path)):
-        with pytest.raises(LaunchError, match="in use"):
+        with pytest.raises(LaunchError, match="in use; another --uds"):
             bind(ListenSettings(uds=path))
         assert connects(path)
 

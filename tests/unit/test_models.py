@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import os
+import sys
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from apiserver import models
-from apiserver.models import DemoModel, ModelError, fetch, resolve, where
+from apiserver.models import DemoModel, ModelError, check_installed, fetch, resolve, where
 
 CONTENT = b"GGUF, as it were" * 1000
 
@@ -128,6 +129,14 @@ def test_what_is_nowhere_fails_at_once(name: str) -> None:
 def test_a_model_that_is_another_engines_says_whose(name: str, engine: str, why: str) -> None:
     with pytest.raises(ModelError, match=why):
         resolve(name, engine=engine)
+
+
+def test_an_engine_that_is_not_installed_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_installed("llamacpp")
+    check_installed("onnx")
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ModelError, match=r"sglang is not installed: pip install 'apiserver-pool\[sglang\]'"):
+        check_installed("sglang")
 
 
 def test_a_directory_without_a_model_fails(touch: Callable[[str], Path], tmp_path: Path) -> None:
