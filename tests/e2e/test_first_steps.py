@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from tests.conftest import StartPool
+from tests.pool import wait_for
+
 pytestmark = pytest.mark.e2e
 
 INTERRUPTED = """
@@ -33,3 +36,11 @@ def test_a_wrong_flag_of_the_engine_is_two_lines_and_exit_code_3() -> None:
     first, second = child.stderr.splitlines()
     assert "ERROR   engine  --engine sim --: unrecognized arguments: --step-mss 5; there are " in first
     assert "ERROR   pool  the engine core could not start (exit code 2); stopping" in second
+
+
+def test_an_engine_that_loads_for_long_is_told_now_and_then(start_pool: StartPool) -> None:
+    with start_pool(engine=("--load-seconds", "4.5"), ready=False) as pool:
+        wait_for(lambda: "the engine core is loading, 4 s so far" in pool.log, 15, "a word")
+        wait_for(lambda: pool.get("/ready").status_code == 200, 15, "a ready pool")
+        assert pool.log.count("the engine core is loading") == 1
+        assert pool.stop() == 0
