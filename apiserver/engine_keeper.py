@@ -166,7 +166,8 @@ class EngineKeeper:
         self.bury()
         how = child.how_it_ended(code)
         if is_first and not had_served:
-            log.error("the engine core could not start (%s); stopping", how)
+            why = "did what it was asked (--help?) and ended" if code == 0 else f"could not start ({how})"
+            log.error("the engine core %s; stopping", why)
             return ExitCode.CANNOT_START
         if had_served:
             log.error("the engine core died (%s); every waiting request is answered with an error", how)

@@ -44,3 +44,10 @@ def test_an_engine_that_loads_for_long_is_told_now_and_then(start_pool: StartPoo
         wait_for(lambda: pool.get("/ready").status_code == 200, 15, "a ready pool")
         assert pool.log.count("the engine core is loading") == 1
         assert pool.stop() == 0
+
+
+def test_an_engine_that_was_asked_for_help_is_no_mystery() -> None:
+    words = ["serve", "sim", "--engine", "sim", "--port", "0", "--log-level", "error", "--", "--help"]
+    child = subprocess.run([sys.executable, "-m", "apiserver", *words], capture_output=True, text=True, check=False)
+    assert "--step-ms" in child.stdout
+    assert child.stderr.endswith("pool  the engine core did what it was asked (--help?) and ended; stopping\n")
