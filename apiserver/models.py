@@ -171,7 +171,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
             if not _is_genuine(file, demo):
                 _download(demo, file, progress or show_progress(name))
     except OSError as error:
-        raise ModelError(f"cannot fetch {name}: {error}") from error
+        raise ModelError(f"cannot fetch {name}: {error} ($APISERVER_CACHE says where models are kept)") from error
     return file
 
 
