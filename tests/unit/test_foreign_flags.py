@@ -70,6 +70,8 @@ def test_the_engine_alone_gives_the_same_advice(capsys: pytest.CaptureFixture[st
         ("porrt: 1", "'porrt': did you mean port?"),
         ("tokenizer-mode: slow", "'tokenizer-mode': here it is --tokenizer-backend"),
         ("port:", "port has no value"),
+        ("port: [1]", "port: [1] is not a valid value"),
+        ("uds-mode: 888", "uds-mode: 888 is not a valid value"),
         ("max-n: 0", "max-n: must be at least 1, not 0"),
         ("engine_args: --tp-size 2", "engine_args must be a list of words"),
         ("engine_args: {tp-size: 2}", "engine_args must be a list of words"),

@@ -13,6 +13,6 @@ def test_a_wrong_flag_of_an_engine_is_told_in_a_line_with_the_right_ones(
     assert end.value.code == 2
     [record] = caplog.records
     assert record.getMessage().startswith(
-        "--engine sim -- unrecognized arguments: --step-mss 5; there are --help, --task"
+        "--engine sim --: unrecognized arguments: --step-mss 5; there are --help, --task"
     )
     assert capsys.readouterr() == ("", "")
