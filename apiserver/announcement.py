@@ -24,7 +24,7 @@ def announce(
     """One short block for the person who started this: what runs, where, and how to try it."""
     listen = settings.listen
     base = base_url(settings, port)
-    curl = f"curl {base}" if listen.uds is None else f"curl --unix-socket {listen.uds} http://localhost"
+    curl = f"curl {base}" if listen.uds is None else f"curl --unix-socket {listen.uds} {_scheme(settings)}://localhost"
     pids = " ".join(str(slot.get(Cell.PID)) for slot in board.slots)
     key = " -H 'authorization: Bearer KEY'" if has_keys else ""
     text = f"""
@@ -52,9 +52,12 @@ def _engine(settings: ServeSettings, model: Plan, row: EngineRow) -> str:
 
 def base_url(settings: ServeSettings, port: int) -> str:
     listen = settings.listen
-    scheme = "https" if listen.ssl_certfile else "http"
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
-    return f"{scheme}://{host}:{port}{settings.http.root_path}"
+    return f"{_scheme(settings)}://{host}:{port}{settings.http.root_path}"
+
+
+def _scheme(settings: ServeSettings) -> str:
+    return "https" if settings.listen.ssl_certfile else "http"
 
 
 def _embeds(engine: str, arguments: tuple[str, ...]) -> bool:

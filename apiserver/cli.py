@@ -3,12 +3,20 @@
 import sys
 from collections.abc import Sequence
 
-from apiserver.flags import make_parsers, parse_engine, parse_serve
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code. Whatever stops a start is one line on stderr, not a traceback."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    """Imports what a command needs when it runs: `apiserver --help` should not load a web framework, and Ctrl-C while
+    one is loaded is no traceback."""
+    from apiserver.flags import make_parsers, parse_engine, parse_serve
+
     parsers = make_parsers()
     if words[:1] == ["serve"]:
         from apiserver import engine_arguments
@@ -24,8 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except LaunchError as error:
             sys.stderr.write(f"apiserver: {error}\n")
             return 3
-        except KeyboardInterrupt:
-            return 130
     if words[:1] == ["engine"]:
         from apiserver import engine_command
 

@@ -40,7 +40,7 @@ def core_argv(settings: EngineSettings) -> list[str]:
             models.fetch(model.demo.name)
             ours += model.demo.engine_arguments
     if settings.max_model_len is not None:
-        ours += ["--max-model-len", str(settings.max_model_len)]
+        ours += ["--context-length" if engine == "sglang" else "--max-model-len", str(settings.max_model_len)]
     command = [sys.executable, "-m", "engine_bridge", "--engine", engine, "--model", path, "--address", settings.listen]
     command += ["--link-timeout", f"{settings.link_timeout:g}"]
     if settings.keys is not None:

@@ -3,6 +3,8 @@
 import argparse
 from dataclasses import dataclass
 
+from apiserver.flag_types import at_least
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -30,7 +32,8 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keys", metavar="DIR", help="the engine's, made by apiserver keys; needed off the loopback")
     parser.add_argument("--engine", default="auto", help="as for apiserver serve; default: what fits the model")
-    parser.add_argument("--max-model-len", "--context-length", type=int, help="prompt plus output tokens, at most")
+    text = "prompt plus output tokens, at most"
+    parser.add_argument("--max-model-len", "--context-length", type=at_least(2), metavar="N", help=text)
     parser.add_argument(
         "--link-timeout",
         type=float,

@@ -22,6 +22,7 @@ from apiserver.stillness import MOST_SECONDS_A_LOOK, Stillness
 
 _MOST_BACKOFF_SECONDS = 30.0
 _FORK_RETRY_SECONDS = 1.0
+_FIRST_WORD_SECONDS = 4.0  # of loading; then at twice that, and so on
 _GROUP_SECONDS = 10.0  # for what the dead core has started to be gone too, before its successor wants the same memory
 
 log = logging.getLogger("apiserver.engine")
@@ -35,6 +36,9 @@ class EngineStatus(Protocol):
 
     @property
     def has_been_ready(self) -> bool: ...
+
+    @property
+    def stage(self) -> str: ...
 
     @property
     def heartbeat(self) -> int: ...
@@ -77,7 +81,7 @@ class EngineKeeper:
         self._died_at: float | None = None  # and no successor has served since
         self._is_condemned = False  # we have killed it, and wait for its end
         self._beat, self._output = Stillness(), Stillness()
-        self._seconds_loading = 0.0
+        self._seconds_loading, self._next_word = 0.0, _FIRST_WORD_SECONDS
         self.pid: int | None = None
         """Of the process, while there is one."""
 
@@ -97,7 +101,7 @@ class EngineKeeper:
         self._due = None
         self._is_condemned = False
         self._beat, self._output = Stillness(), Stillness()
-        self._seconds_loading = 0.0
+        self._seconds_loading, self._next_word = 0.0, _FIRST_WORD_SECONDS
         if self._epoch > 1:
             log.info("starting the engine core again (pid %d, epoch %d)", pid, self._epoch)
 
@@ -130,6 +134,7 @@ class EngineKeeper:
         row, care = self._row, self._care
         if not row.has_been_ready:
             self._seconds_loading += min(seconds, MOST_SECONDS_A_LOOK)
+            self._tell_that_it_loads()
             if self._seconds_loading > care.load_seconds:
                 return f"has not loaded in {care.load_seconds:.0f} s (--engine-load-timeout)"
             return None
@@ -138,6 +143,12 @@ class EngineKeeper:
         if self._output.look(row.last_output, seconds) > care.stall_seconds:
             return f"has work, and has given nothing for {care.stall_seconds:.0f} s (--engine-stall-timeout)"
         return None
+
+    def _tell_that_it_loads(self) -> None:
+        if self._seconds_loading >= self._next_word:
+            self._next_word *= 2
+            stage = f"{self._row.stage}, " if self._row.stage else ""
+            log.info("the engine core is loading, %s%.0f s so far", stage, self._seconds_loading)
 
     def _may_follow(self, now: float) -> bool:
         if not self._group or child.group_is_gone(self._group):
@@ -155,7 +166,8 @@ class EngineKeeper:
         self.bury()
         how = child.how_it_ended(code)
         if is_first and not had_served:
-            log.error("the engine core could not start (%s); stopping", how)
+            why = "did what it was asked (--help?) and ended" if code == 0 else f"could not start ({how})"
+            log.error("the engine core %s; stopping", why)
             return ExitCode.CANNOT_START
         if had_served:
             log.error("the engine core died (%s); every waiting request is answered with an error", how)

@@ -25,7 +25,10 @@ from apiserver.config import (
 from apiserver.config_file import read_config
 from apiserver.edge_flags import add_admission, admission, check_admission
 from apiserver.engine_flags import EngineSettings, add_engine, add_keys
+from apiserver.flag_types import at_least
+from apiserver.foreign_flags import explain
 from apiserver.http_flags import access, add_http, check_http, http, listen, words_of
+from apiserver.pool_flags import add_pool
 from apiserver.store_flags import add_store, check_store, store
 
 _DESCRIPTION = """\
@@ -43,6 +46,8 @@ A pool of forked API servers in front of one LLM or embedding engine.
 
 What stands after -- goes to the engine untouched.
 """
+
+_AT_LEAST_ONE = ("max_body_bytes", "max_n", "max_batch_prompts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,8 @@ def make_parsers() -> Parsers:
     for name, text in (("fetch", "download now, with progress"), ("where", "print the path of a fetched model")):
         action = actions.add_parser(name, help=text)
         action.add_argument("name")
-    scale = commands.add_parser("scale", help="more or fewer API servers for a running pool")
+    text = "More or fewer API servers for the running pool of this user; waits until so many serve."
+    scale = commands.add_parser("scale", help="more or fewer API servers for a running pool", description=text)
     scale.add_argument("count", type=int, metavar="N", help="how many there should be")
     scale.add_argument("--port", type=int, help="of the pool that listens there; needed only if several run")
     scale.add_argument("--pid", type=int, help="of the pool whose supervisor has this number")
@@ -150,45 +156,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--model-alias", nargs="+", default=[], metavar="PATTERN", help="further names for it, such as 'claude-*'"
     )
     group.add_argument("--any-model", action="store_true", help="accept every model name")
-    group.add_argument("--max-model-len", "--context-length", type=int, help="prompt plus output tokens, at most")
+    text = "prompt plus output tokens, at most"
+    group.add_argument("--max-model-len", "--context-length", type=at_least(2), metavar="N", help=text)
     add_remote(parser)
-    group = parser.add_argument_group("pool")
-    group.add_argument(
-        "--api-server-count", "-asc", "--tokenizer-worker-num", type=int, default=4, metavar="N", help="default 4"
-    )
-    group.add_argument(
-        "--api-server-timeout",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="replace an API server whose event loop has stood still for so long",
-    )
-    group.add_argument(
-        "--max-requests-per-worker",
-        type=int,
-        default=0,
-        metavar="N",
-        help="replace an API server that has served N requests (and up to a tenth more); 0, the default: never",
-    )
-    group.add_argument(
-        "--preprocess-order",
-        choices=("arrival", "ready"),
-        default="arrival",
-        help="ready lets short prompts pass long ones that are being encoded",
-    )
-    group.add_argument("--preprocess-inline", action="store_true", help="never use the thread (for comparisons)")
-    group.add_argument(
-        "--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="for running requests at SIGTERM"
-    )
-    group.add_argument(
-        "--drain-delay", type=float, default=0.0, metavar="SECONDS", help="not ready, but still accepting"
-    )
-    group.add_argument(
-        "--cpu-affinity",
-        metavar="API[:ENGINE]",
-        help="CPUs of the API servers (one each) and of the engine core, like 0-3:4-15; or auto. See docs/sglang.md",
-    )
-    group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    add_pool(parser)
     _add_answers(parser)
     add_engine_care(parser)
     add_http(parser)
@@ -214,16 +185,24 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     text = "stream what is new on /generate, not all so far"
     group.add_argument("--incremental-streaming-output", action="store_true", help=text)
     for name in Limits.__dataclass_fields__:
-        group.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(limits, name), metavar="N")
+        least = at_least(1 if name in _AT_LEAST_ONE else 0)
+        default = getattr(limits, name)
+        group.add_argument(
+            f"--{name.replace('_', '-')}", type=least, default=default, metavar="N", help=f"default {default}"
+        )
 
 
 def parse_serve(parsers: Parsers, arguments: Sequence[str]) -> ServeSettings:
     """`arguments` begin with "serve". Exits with the parser's message when they are wrong."""
-    parser, serve = parsers.command, parsers.serve
-    options, engine_arguments = _parse(parser, serve, arguments)
+    parser = parsers.serve
+    options, engine_arguments = _parse(parsers.command, parser, arguments)
     model = options.model_positional or options.model
     if model is None:
-        parser.exit(2, "apiserver serve: which MODEL? 'apiserver models' lists the demo models.\n")
+        parser.exit(
+            2,
+            "apiserver serve: which MODEL? It comes first, before flags that take several words.\n"
+            "'apiserver models' lists the demo models.\n",
+        )
     _check(parser, options)
     return ServeSettings(
         model=model,
@@ -286,13 +265,23 @@ def _parse(
 ) -> tuple[argparse.Namespace, list[str]]:
     """The options, from the words and the file that they name, and what is for the engine."""
     words, engine_arguments = _split(arguments)
-    options = command.parse_args(words)
+    options = _understood(command, own, words)
     if options.config is not None:
         from_file, more = read_config(own, options.config)
         own.set_defaults(**from_file)
-        options = command.parse_args(words)
+        options = _understood(command, own, words)
         engine_arguments = [*more, *engine_arguments]
     return options, engine_arguments
+
+
+def _understood(
+    command: argparse.ArgumentParser, own: argparse.ArgumentParser, words: Sequence[str]
+) -> argparse.Namespace:
+    options, rest = command.parse_known_args(words)
+    if rest:
+        known = [name.lstrip("-") for action in own._actions for name in action.option_strings]
+        own.error(explain(rest, words, known, own.prog))
+    return options
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

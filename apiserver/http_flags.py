@@ -4,15 +4,18 @@ import argparse
 import json
 
 from apiserver.config import AccessSettings, HttpSettings, ListenSettings
+from apiserver.flag_types import at_least
 
 
 def add_http(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("HTTP")
-    group.add_argument("--host", default="127.0.0.1")
-    group.add_argument("--port", type=int, default=8000)
+    group.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: only this machine; 0.0.0.0 or ::")
+    group.add_argument("--port", type=at_least(0), default=8000, help="default 8000; 0 takes a free one")
     group.add_argument("--uds", metavar="PATH", help="a Unix socket instead of a port")
     group.add_argument("--uds-mode", type=_mode, metavar="OCTAL", help="who may connect (600, 660); else the umask")
-    group.add_argument("--root-path", "--fastapi-root-path", default="", help="behind a proxy that strips a prefix")
+    group.add_argument(
+        "--root-path", "--fastapi-root-path", default="", metavar="/PREFIX", help="behind a proxy that strips a prefix"
+    )
     group.add_argument(
         "--api-key", action="extend", nargs="+", metavar="KEY", help="repeatable; without one, everybody may call"
     )
@@ -21,26 +24,30 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         "--admin-api-key", action="extend", nargs="+", metavar="KEY", help="what concerns the whole engine wants one"
     )
     group.add_argument("--admin-api-key-file", metavar="FILE", help="as --api-key-file, of admin keys")
-    group.add_argument("--ssl-certfile", metavar="FILE")
+    group.add_argument("--ssl-certfile", metavar="FILE", help="turns TLS on, with its key; read again at SIGHUP")
     group.add_argument("--ssl-keyfile", metavar="FILE")
-    group.add_argument("--ssl-keyfile-password")
+    group.add_argument("--ssl-keyfile-password", metavar="TEXT")
     group.add_argument("--ssl-ca-certs", metavar="FILE", help="ask clients for certificates signed by these")
-    group.add_argument("--allowed-origins", nargs="+", default=[], help="CORS; closed without it")
-    group.add_argument("--allowed-methods", nargs="+", default=["*"])
-    group.add_argument("--allowed-headers", nargs="+", default=["*"])
-    group.add_argument("--allow-credentials", action="store_true")
+    group.add_argument("--allowed-origins", nargs="+", default=[], metavar="ORIGIN", help="CORS; closed without it")
+    group.add_argument("--allowed-methods", nargs="+", default=["*"], metavar="METHOD")
+    group.add_argument("--allowed-headers", nargs="+", default=["*"], metavar="HEADER")
+    group.add_argument("--allow-credentials", action="store_true", help="CORS, with cookies")
     group.add_argument("--access-log", action="store_true", help="a line per request (never for probes)")
     group.add_argument("--no-server-timing", action="store_true", help="do not tell clients where the time went")
-    group.add_argument("--keep-alive-timeout", type=float, default=120.0, metavar="SECONDS")
-    group.add_argument("--header-timeout", type=float, default=30.0, metavar="SECONDS")
-    group.add_argument("--body-timeout", type=float, default=60.0, metavar="SECONDS")
-    group.add_argument("--max-header-bytes", type=int, default=65_536)
+    for name, default, text in (
+        ("keep-alive", 120.0, "close a connection that has been idle for so long"),
+        ("header", 30.0, "for a request's head to arrive, and a TLS handshake"),
+        ("body", 60.0, "for a body to arrive; each KiB gives one second more"),
+    ):
+        help_text = f"{text}; default {default:g}"
+        group.add_argument(f"--{name}-timeout", type=at_least(0.0), default=default, metavar="SECONDS", help=help_text)
+    group.add_argument("--max-header-bytes", type=at_least(1), default=65_536, metavar="N", help="default 65536")
     group.add_argument(
         "--send-timeout",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="cut a client that reads nothing so long",
+        help="cut a client that reads nothing so long; default 60",
     )
     group.add_argument("--allow-compressed-bodies", action="store_true", help="take gzip and deflate; refused without")
 

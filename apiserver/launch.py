@@ -24,6 +24,7 @@ from apiserver.control import ControlSocket
 from apiserver.crew import Crew
 from apiserver.engine_elsewhere import EngineElsewhere
 from apiserver.engine_keeper import EngineCommand, EngineKeeper
+from apiserver.file_limit import raise_file_limit
 from apiserver.flags import ServeSettings
 from apiserver.http.app import ROUTES
 from apiserver.launch_error import LaunchError
@@ -51,6 +52,7 @@ def serve(settings: ServeSettings) -> int:
     """Run the pool until it is told to stop; returns the process's exit code. Raises LaunchError."""
     child.stand_on_streams()
     logs.set_up(settings.log_level, "pool")
+    raise_file_limit()
     # Said before the fork, once: unset, tokenizers warns in every child and decides for itself.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ["FASTOKENS_BPE_THREADS"] = "1"  # more would start a thread, and whoever forks must have one

@@ -11,6 +11,8 @@ from pathlib import Path
 from apiserver.config import ListenSettings
 from apiserver.launch_error import LaunchError
 
+_WHO_HAS_IT = "; choose another --port, or see who has it: ss -ltnp"
+
 
 @contextmanager
 def listening(listen: ListenSettings) -> Generator[socket.socket]:
@@ -54,7 +56,9 @@ def bind(listen: ListenSettings) -> socket.socket:
     ) as error:  # a name that does not resolve, a path that is too long, a port beyond all
         listener.close()
         where = listen.uds or f"{listen.host}:{listen.port}"
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            why += _WHO_HAS_IT if listen.uds is None else "; another --uds, or see who has it"
         raise LaunchError(f"cannot listen on {where}: {why}") from error
     return listener
 
@@ -90,11 +94,29 @@ def make_tls(listen: ListenSettings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(listen.ssl_certfile, listen.ssl_keyfile, listen.ssl_keyfile_password)
+        # Never without a password: OpenSSL would ask for it at the terminal.
+        context.load_cert_chain(listen.ssl_certfile, listen.ssl_keyfile, listen.ssl_keyfile_password or "")
         if listen.ssl_ca_certs is not None:
             context.load_verify_locations(listen.ssl_ca_certs)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
-        raise LaunchError(f"TLS: {error}") from error
+        raise LaunchError(f"TLS: {_what_is_wrong(listen, error)}") from error
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def _what_is_wrong(listen: ListenSettings, error: OSError) -> str:
+    """OpenSSL names neither file nor cause: say the first file that cannot be read, or all and what they must be."""
+    files = {
+        "--ssl-certfile": listen.ssl_certfile,
+        "--ssl-keyfile": listen.ssl_keyfile,
+        "--ssl-ca-certs": listen.ssl_ca_certs,
+    }
+    given = {flag: path for flag, path in files.items() if path is not None}
+    for flag, path in given.items():
+        try:
+            Path(path).open("rb").close()
+        except OSError as unreadable:
+            return f"{flag} {path}: {unreadable.strerror}"
+    all_files = ", ".join(f"{flag} {path}" for flag, path in given.items())
+    return f"{error}: {all_files} must be PEM files, the key the certificate's own (and --ssl-keyfile-password its own)"

@@ -24,6 +24,8 @@ _POLL_SECONDS = 0.1
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ONNX_PLACES = ("model.onnx", "onnx/model.onnx", "onnx/model_quantized.onnx")
 _WEIGHTS = ("*.safetensors", "*.bin")
+_PACKAGES = {"sglang": ("sglang", "sglang"), "llamacpp": ("xllamacpp", "cpu"), "onnx": ("onnxruntime", "cpu")}
+"""Of each engine: what it imports, and the extra that brings it."""
 
 
 class ModelError(Exception):
@@ -117,8 +119,23 @@ def resolve(name_or_path: str, *, engine: str | None = None) -> ResolvedModel:
     is_file_name = path.suffix in (".gguf", ".onnx")
     if _HUB_ID.fullmatch(name_or_path) and not is_file_name and engine in (None, "sglang"):
         return ResolvedModel(name_or_path, name_or_path, "sglang", name_or_path)
+    raise ModelError(_why_none(name_or_path, demo, engine))
+
+
+def _why_none(name: str, demo: DemoModel | None, engine: str | None) -> str:
+    if demo is not None:
+        return f"{name} is served by {demo.engine}, not by {engine}: leave --engine out"
     demos = ", ".join(DEMO_MODELS)
-    raise ModelError(f"no such model: {name_or_path} (not a file or directory, not a demo model: {demos})")
+    if engine is not None and _HUB_ID.fullmatch(name):
+        return f"no such model: {name} ({engine} takes a file or directory; hub ids are for sglang)"
+    return f"no such model: {name} (not a file or directory, not a demo model: {demos})"
+
+
+def check_installed(engine: str) -> None:
+    """Raises ModelError if the engine's package is missing: at once, and not after the tokenizer was fetched."""
+    package, extra = _PACKAGES[engine]
+    if importlib.util.find_spec(package) is None:
+        raise ModelError(f"the engine {engine} is not installed: pip install 'apiserver-pool[{extra}]'")
 
 
 def cache_root() -> Path:
@@ -154,7 +171,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
             if not _is_genuine(file, demo):
                 _download(demo, file, progress or show_progress(name))
     except OSError as error:
-        raise ModelError(f"cannot fetch {name}: {error}") from error
+        raise ModelError(f"cannot fetch {name}: {error} ($APISERVER_CACHE says where models are kept)") from error
     return file
 
 

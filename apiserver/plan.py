@@ -36,6 +36,7 @@ def resolve(settings: ServeSettings) -> Plan:
     if settings.remote is not None:
         return _resolve_text(settings)
     model = models.resolve(settings.model, engine=None if settings.engine == "auto" else settings.engine)
+    models.check_installed(model.engine)
     if model.demo is not None:
         models.fetch(model.demo.name)
     demo = model.demo

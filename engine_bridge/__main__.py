@@ -15,12 +15,12 @@ from typing import Protocol, cast
 
 import uvloop
 
+from engine_bridge import log
 from engine_bridge.address import BadAddress, is_tcp, to_listen
 from engine_bridge.core import Core
 from engine_bridge.engines import Engine, EngineError
 from engine_bridge.gate import Gate
 from engine_bridge.keys import AllowList, KeyProblem, read_server_keys
-from engine_bridge.log_lines import OneLine
 from engine_bridge.status import EngineRow, EngineState, Field, make_descriptor
 from engine_bridge.transport import make_context
 
@@ -75,9 +75,7 @@ async def serve(engine: Engine, row: EngineRow, options: argparse.Namespace) -> 
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("engine  %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.basicConfig(level=logging.INFO, handlers=[log.handler("engine")])
     gc.set_threshold(*_GC_THRESHOLDS)
     row = EngineRow.attach(make_descriptor() if options.status_fd is None else options.status_fd)
     if options.cpus is not None:

@@ -205,7 +205,7 @@ class Core:
             )
             return
         if admin.verb not in self._capabilities.admin:
-            text = f"this engine ({self._capabilities.engine}) cannot do '{admin.verb}'"
+            text = f"The engine {self._capabilities.engine} cannot do '{admin.verb}'"
             self._queue(identity, Failure(admin.request_id, FailureKind.INVALID, text))
             return
         self._row.note_output()  # from here on it has its own time

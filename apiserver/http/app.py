@@ -272,8 +272,8 @@ def _responses(responses: Responses) -> Iterator[tuple[Described, Handle]]:
 
 
 async def _no_route(call: Call) -> None:
-    path = call.scope["path"]
-    raise NotFound(f"No such route: {call.scope['method']} {shown(path, most=100)}. GET /v1/models lists the models.")
+    method, path = call.scope["method"], shown(call.scope["path"], most=100)
+    raise NotFound(f"No such route: {method} {path}. GET /openapi.json lists the routes.")
 
 
 def _with_cors(app: ASGIApp, access: AccessSettings) -> ASGIApp:

@@ -118,7 +118,7 @@ async def _stream(sink: Sink, exchange: OpenExchange, events: Events, watch: "Wa
             await _write(sink, exchange, batch, result, watch)
         last = list(exchange.last_chunks(result))
     except ApiError as error:
-        log.warning("%s stream failed: %s", sink.request_id, error)
+        log.warning("%s stream failed: %s", sink.request_id, error, extra={"seldom": "stream"})
         last = _error_end(sink, exchange, error)
     except Exception:
         log.exception("%s stream failed", sink.request_id)
@@ -134,10 +134,10 @@ def _error_end(sink: Sink, exchange: OpenExchange, error: ApiError) -> list[Chun
 
 async def respond_error(call: Call, error: ApiError, dialect: Dialect) -> None:
     """The dialect's error document with the error's status."""
-    if error.status >= 500:
-        log.log(
-            logging.ERROR if error.status == 500 else logging.INFO, "%s %s: %s", call.request_id, error.status, error
-        )
+    if error.status == 500:
+        log.error("%s 500: %s", call.request_id, error)
+    elif error.status > 500:
+        log.info("%s %d: %s", call.request_id, error.status, error, extra={"seldom": str(error.status)})
     error.request_id = call.request_id
     await call.respond(error.status, _encode(dialect.error(error)), headers=error.headers.items())
 

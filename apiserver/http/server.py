@@ -109,7 +109,7 @@ class HttpServer:
             connection = None  # another worker was faster, or the client has gone
         except OSError as error:
             if not self._board.is_draining:
-                log.error("accept failed: %s", error)
+                log.error("accept failed: %s; connections wait (ulimit -n says how many files may be open)", error)
             self._loop.remove_reader(listener.fileno())
             if self._board.is_draining:
                 return  # the door is shut

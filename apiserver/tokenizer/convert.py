@@ -120,8 +120,12 @@ def _download(name: str) -> Path:
     try:
         return Path(hub.snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=unreachable is not None))
     except Exception as error:
-        cause = str(unreachable or error).strip().splitlines() or [type(unreachable or error).__name__]
-        raise ValueError(f"no such path, and the hub gives no model of that name: {cause[0]}") from error
+        why = unreachable or error
+        cause = (str(why).strip().splitlines() or [type(why).__name__])[0]
+        if getattr(why, "response", None) is None:
+            raise ValueError(f"no such path, and the hub gives no model: it cannot be reached: {cause}") from error
+        private = "" if os.environ.get("HF_TOKEN") else " (a private or gated one needs HF_TOKEN)"
+        raise ValueError(f"no such path, and the hub gives no model of that name{private}: {cause}") from error
 
 
 def _write(

@@ -9,7 +9,6 @@ What xllamacpp 2026.10 does that we guard against is said where we do: `llamacpp
 `llamacpp_request` for what a request can do to it, `llamacpp_stream` for what it gets wrong or leaves out.
 """
 
-import argparse
 import asyncio
 import logging
 import queue
@@ -25,6 +24,7 @@ from engine_bridge.engines.llamacpp_request import Refused, Run, check, check_sc
 from engine_bridge.engines.llamacpp_score import Scoring
 from engine_bridge.engines.llamacpp_server import LlamaCppOptions, open_server, own_signal_handlers
 from engine_bridge.engines.llamacpp_stream import Completion
+from engine_bridge.engines.option_parser import OptionParser
 from engine_bridge.wire import Capabilities, Failure, FailureKind, Generate, Request, Score
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class LlamaCppEngine:
 def create(model: str, arguments: list[str]) -> LlamaCppEngine:
     """The engine for this GGUF file, from everything that stood after `--`."""
     defaults = LlamaCppOptions()
-    parser = argparse.ArgumentParser(prog="--engine llamacpp --", description="The llama.cpp engine's options.")
+    parser = OptionParser(prog="--engine llamacpp --", description="The llama.cpp engine's options.")
     parser.add_argument("--n-parallel", type=int, default=defaults.n_parallel, help="requests that generate at a time")
     parser.add_argument("--max-model-len", type=int, default=defaults.max_model_len, help="tokens of a request")
     parser.add_argument("--threads", type=int, default=defaults.threads, help="threads that compute")

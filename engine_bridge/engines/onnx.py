@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine_bridge.engines import Answer, Emit, EngineError, EngineRefusal, Key
+from engine_bridge.engines.option_parser import OptionParser
 from engine_bridge.wire import Capabilities, Embed, Embedding, Failure, FailureKind, Request
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def _failure(job: _Job, message: str) -> Failure:
 def create(model: str, arguments: list[str]) -> OnnxEngine:
     """The engine for this ONNX file, from everything that stood after `--`."""
     defaults = OnnxOptions()
-    parser = argparse.ArgumentParser(prog="--engine onnx --", description="The ONNX engine's options.")
+    parser = OptionParser(prog="--engine onnx --", description="The ONNX engine's options.")
     parser.add_argument("--pooling", choices=("mean", "cls", "last"), default=defaults.pooling)
     parser.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=defaults.normalize)
     parser.add_argument("--matryoshka", action="store_true", help="vectors may be cut")

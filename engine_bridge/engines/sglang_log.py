@@ -11,9 +11,11 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
+from engine_bridge import log
+
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d [\d:.]+(?P<rank>(?: [A-Z_]+\d+)*)\] ?")
 _PERCENT = re.compile(r"(\d+)%")
-_OURS = "engine  "
+_OURS = re.compile(r"[\d:. -]+[A-Z]+ +engine  ")
 """What a line of our own log begins with."""
 
 _STAGES = (
@@ -29,7 +31,7 @@ _STAGES = (
 _BARS = (("downloading", "downloading"), ("loading", "loading weights"), ("capturing", "capturing graphs"))
 _PER_BATCH = ("Prefill batch", "Decode batch")
 """A line for each: their figures are in /pool and /metrics."""
-_SETTINGS = ("server_args=", f"{_OURS}INFO server_args=")
+_SETTINGS = re.compile(f"(?:{_OURS.pattern})?server_args=")
 """Five thousand characters, twice, with whatever secrets are among them."""
 
 
@@ -85,11 +87,11 @@ class LogRelay:
         rank, text = _without_prefix(text)
         self._note_stage(text, is_progress=is_progress)
         is_per_batch = text.startswith(_PER_BATCH) and not self._per_batch
-        if is_progress or is_per_batch or text.startswith(_SETTINGS):
+        if is_progress or is_per_batch or _SETTINGS.match(text):
             return
         if re.match(r"[A-Za-z_.]*(Error|Exception)\b", text):
             self.last_error = text
-        shown = text if text.startswith(_OURS) else f"{_OURS}INFO sglang{rank}: {text}"
+        shown = text if _OURS.match(text) else log.line("INFO", "engine", f"sglang{rank}: {text}")
         with suppress(OSError):  # nobody reads our log, or its disk is full: SGLang must not die of that
             os.write(self._target, f"{shown}\n".encode())
 

@@ -1,10 +1,11 @@
 """What the simulated engine is told: its size, its time model, its faults."""
 
-import argparse
 import math
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from engine_bridge.engines.option_parser import OptionParser
 
 
 class FaultKind(StrEnum):
@@ -54,7 +55,7 @@ class SimOptions:
 def parse_options(arguments: list[str]) -> SimOptions:
     """From the command line."""
     defaults = SimOptions()
-    parser = argparse.ArgumentParser(prog="--engine sim --", description="The simulated engine's options.")
+    parser = OptionParser(prog="--engine sim --", description="The simulated engine's options.")
     parser.add_argument("--task", choices=("generate", "embed"), default=defaults.task)
     parser.add_argument("--mode", choices=("seeded", "echo"), default=defaults.mode)
     parser.add_argument("--vocab-size", type=int, default=defaults.vocab_size)

@@ -145,7 +145,7 @@ def test_the_cache_is_flushed_while_nothing_runs(pool: Pool, method: str) -> Non
 )
 def test_what_the_engine_has_not_got_is_a_clear_400(pool: Pool, path: str, body: dict[str, Any] | None) -> None:
     verb = path.removeprefix("/")
-    assert error_of(ask(pool, "POST", path, body))["message"] == f"this engine (sim) cannot do '{verb}'."
+    assert error_of(ask(pool, "POST", path, body))["message"] == f"The engine sim cannot do '{verb}'."
     assert error_of(ask(pool, "POST", "/load_lora_adapter", {"lora_name": "a"}))["param"] == "lora_path"
 
 

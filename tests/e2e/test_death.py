@@ -298,7 +298,8 @@ def test_a_second_server_on_the_port_fails_at_once_with_one_line(seeded_pool: Po
     port = str(urlsplit(seeded_pool.url).port)
     done, seconds = serve_to_the_end("sim", "--engine", "sim", "--port", port, *LOADS_FOR_LONG)
     assert done.returncode == 3
-    assert done.stderr == f"apiserver: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    advice = "choose another --port, or see who has it: ss -ltnp"
+    assert done.stderr == f"apiserver: cannot listen on 127.0.0.1:{port}: Address already in use; {advice}\n"
     record_property("seconds", seconds)
     assert seconds < REFUSED_SECONDS
 

@@ -196,6 +196,12 @@ def test_the_core_of_an_engine_alone_gets_what_it_needs() -> None:
     assert argv[argv.index("--keys") + 1] == "k"
 
 
+def test_an_engine_alone_is_told_its_context_by_its_own_flag() -> None:
+    words = ["engine", "Qwen/Qwen3-8B", "--listen", "tcp://*:1", "--max-model-len", "70"]
+    argv = core_argv(parse_engine(make_parsers(), words))
+    assert argv[argv.index("--") + 1 :] == ["--context-length", "70"]
+
+
 def test_a_demo_model_served_from_elsewhere_needs_only_its_tokenizer() -> None:
     plan = resolve(parsed("minilm", "--engine-address", "tcp://127.0.0.1:1"))
     assert (plan.name, plan.engine) == ("minilm", "onnx")

@@ -3,7 +3,9 @@
 import os
 import socket
 import stat
+import subprocess
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from apiserver.config import ListenSettings
 from apiserver.launch_error import LaunchError
 from apiserver.listening import bind, listening, make_tls, port_of
+from tests.certificates import make_certificate
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def test_a_file_that_a_killed_pool_left_is_taken_over(path: str) -> None:
 
 def test_a_file_that_somebody_listens_at_is_left_alone(path: str) -> None:
     with bind(ListenSettings(uds=path)):
-        with pytest.raises(LaunchError, match="in use"):
+        with pytest.raises(LaunchError, match="in use; another --uds"):
             bind(ListenSettings(uds=path))
         assert connects(path)
 
@@ -88,12 +91,24 @@ def test_a_file_that_is_no_socket_is_left_alone(path: str) -> None:
 def test_a_certificate_that_is_none_is_an_error_with_a_reason(tmp_path: Path) -> None:
     file = tmp_path / "c.pem"
     file.write_text("nonsense")
-    for settings in (
-        ListenSettings(ssl_certfile=str(file), ssl_keyfile=str(file)),
-        ListenSettings(ssl_certfile=str(tmp_path / "none"), ssl_keyfile=str(file)),
+    none = tmp_path / "none"
+    for settings, why in (
+        (ListenSettings(ssl_certfile=str(file), ssl_keyfile=str(file)), f"--ssl-keyfile {file} must be PEM files"),
+        (ListenSettings(ssl_certfile=str(file), ssl_keyfile=str(none)), f"^TLS: --ssl-keyfile {none}: No such file"),
     ):
-        with pytest.raises(LaunchError, match="TLS: "):
+        with pytest.raises(LaunchError, match=why):
             make_tls(settings)
+
+
+def test_a_key_with_a_password_is_never_asked_about_at_the_terminal(tmp_path: Path) -> None:
+    made, locked = make_certificate(tmp_path, "a"), str(tmp_path / "locked.pem")
+    lock = ["openssl", "pkcs8", "-topk8", "-in", made.key, "-out", locked, "-passout", "pass:secret"]
+    subprocess.run(lock, check=True, capture_output=True)
+    settings = ListenSettings(ssl_certfile=str(made.certificate), ssl_keyfile=locked, ssl_keyfile_password="secret")
+    assert make_tls(settings) is not None
+    for wrong in (None, "guess"):
+        with pytest.raises(LaunchError, match="--ssl-keyfile-password"):
+            make_tls(replace(settings, ssl_keyfile_password=wrong))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from engine_bridge.log_lines import OneLine
+from engine_bridge.log import OneLine
 
 
 def written(message: str, *arguments: object, exc_info: BaseException | None = None) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import os
+import sys
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from apiserver import models
-from apiserver.models import DemoModel, ModelError, fetch, resolve, where
+from apiserver.models import DemoModel, ModelError, check_installed, fetch, resolve, where
 
 CONTENT = b"GGUF, as it were" * 1000
 
@@ -116,6 +117,26 @@ def test_what_is_nowhere_fails_at_once(name: str) -> None:
     with pytest.raises(ModelError, match=r"no such model: .*not a demo model: smollm2, minilm") as raised:
         resolve(name)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "why"),
+    [
+        ("smollm2", "onnx", "smollm2 is served by llamacpp, not by onnx: leave --engine out"),
+        ("Qwen/Qwen3-0.6B", "llamacpp", "llamacpp takes a file or directory; hub ids are for sglang"),
+    ],
+)
+def test_a_model_that_is_another_engines_says_whose(name: str, engine: str, why: str) -> None:
+    with pytest.raises(ModelError, match=why):
+        resolve(name, engine=engine)
+
+
+def test_an_engine_that_is_not_installed_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_installed("llamacpp")
+    check_installed("onnx")
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ModelError, match=r"sglang is not installed: pip install 'apiserver-pool\[sglang\]'"):
+        check_installed("sglang")
 
 
 def test_a_directory_without_a_model_fails(touch: Callable[[str], Path], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """SGLang's log in ours, and the stage that it tells. No SGLang takes part: the lines are its own, of 0.5.23."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ LINES = """\
 [2026-11-30 16:15:09 TP0] Init parallel begin.
 [2026-11-30 16:15:10 DP1 TP0] Load weight begin. avail mem=21.72 GB
 [2026-11-30 16:15:11] Prefill batch, #new-seq: 1, #new-token: 4
-engine  INFO one of our own
+11-30 16:15:12 INFO    engine  one of our own
 
 torch.cuda.OutOfMemoryError: no room
 """
@@ -26,16 +27,22 @@ def relayed(text: str, capfd: pytest.CaptureFixture[str], *, per_batch: bool = F
         program = f"import sys; sys.stdout.write({text!r})"
         subprocess.run([sys.executable, "-c", program], check=True)
     relay.drain(10.0)
-    return relay, capfd.readouterr().err.splitlines()
+    return relay, [without_time(line) for line in capfd.readouterr().err.splitlines()]
+
+
+def without_time(line: str) -> str:
+    time, text = line[:15], line[15:]
+    assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d:\d\d ", time)
+    return text
 
 
 def test_its_lines_are_ours_without_its_settings_and_batches(capfd: pytest.CaptureFixture[str]) -> None:
     relay, lines = relayed(LINES, capfd)
     assert lines == [
-        "engine  INFO sglang TP0: Init parallel begin.",
-        "engine  INFO sglang DP1 TP0: Load weight begin. avail mem=21.72 GB",
-        "engine  INFO one of our own",
-        "engine  INFO sglang: torch.cuda.OutOfMemoryError: no room",
+        "INFO    engine  sglang TP0: Init parallel begin.",
+        "INFO    engine  sglang DP1 TP0: Load weight begin. avail mem=21.72 GB",
+        "INFO    engine  one of our own",
+        "INFO    engine  sglang: torch.cuda.OutOfMemoryError: no room",
     ]
     assert relay.stage == "loading weights"
     assert relay.last_error == "torch.cuda.OutOfMemoryError: no room"
@@ -43,7 +50,7 @@ def test_its_lines_are_ours_without_its_settings_and_batches(capfd: pytest.Captu
 
 def test_its_batches_are_told_to_who_asks(capfd: pytest.CaptureFixture[str]) -> None:
     _, lines = relayed(LINES, capfd, per_batch=True)
-    assert "engine  INFO sglang: Prefill batch, #new-seq: 1, #new-token: 4" in lines
+    assert "INFO    engine  sglang: Prefill batch, #new-seq: 1, #new-token: 4" in lines
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ def test_descriptors_are_put_back(capfd: pytest.CaptureFixture[str]) -> None:
     relay.drain(10.0)
     os.write(1, b"outside\n")
     captured = capfd.readouterr()
-    assert captured.err == "engine  INFO sglang: inside\n"
+    assert without_time(captured.err) == "INFO    engine  sglang: inside\n"
     assert captured.out == "outside\n"
 
 

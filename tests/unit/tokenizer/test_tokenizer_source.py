@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -269,9 +271,26 @@ class TestConversion:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the discard port: nothing listens there
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-        with pytest.raises(TokenizerError, match=r"the hub gives no model of that name: .+") as caught:
+        with pytest.raises(TokenizerError, match=r"the hub gives no model: it cannot be reached: .+") as caught:
             prepare("nobody/nothing", tmp_path / "cache")
         assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("token", ["", "hf_mine"])
+    def test_a_name_that_the_hub_does_not_know_is_not_the_networks_fault(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+    ) -> None:
+        with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as hub:  # it knows no such path: 404
+            threading.Thread(target=hub.serve_forever).start()
+            monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+            monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+            monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+            monkeypatch.setenv("HF_TOKEN", token)
+            try:
+                with pytest.raises(TokenizerError, match="the hub gives no model of that name") as caught:
+                    prepare("nobody/nothing", tmp_path / "cache")
+            finally:
+                hub.shutdown()
+        assert ("needs HF_TOKEN" in str(caught.value)) == (not token)
 
     def test_a_hanging_child_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(source, "_CHILD_SECONDS", 0.001)
