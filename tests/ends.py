@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 from engine_bridge import wire
-from engine_bridge.client import Answer, EngineClient, Submission
+from engine_bridge.client import EngineClient
 from engine_bridge.core import Core
 from engine_bridge.engines import Engine
 from engine_bridge.engines.sim import create
 from engine_bridge.status import EngineRow, make_descriptor
+from engine_bridge.submission import Answer, Submission
 from engine_bridge.transport import Channel, ZContext, address_of, dealer, make_context, router
 from engine_bridge.wire import Failure, Generate, Hello, Output, SamplingParams, Welcome, pack_ids
 

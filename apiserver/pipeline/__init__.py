@@ -35,7 +35,8 @@ from apiserver.requests import (
     TokenizeJob,
 )
 from apiserver.timings import Timings
-from engine_bridge.client import Answer, EngineClient, EngineUnavailable, Submission
+from engine_bridge.client import EngineClient, EngineUnavailable
+from engine_bridge.submission import Answer, Submission
 from engine_bridge.wire import (
     Capabilities,
     Embed,

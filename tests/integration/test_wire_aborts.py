@@ -6,8 +6,9 @@ import pickle
 import pytest
 
 from engine_bridge import wire
-from engine_bridge.client import AdminFailed, Answer, EngineDead, Submission
+from engine_bridge.client import AdminFailed, EngineDead
 from engine_bridge.status import EngineState, Field
+from engine_bridge.submission import Answer, Submission
 from engine_bridge.wire import (
     Abort,
     AbortByClientId,

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from engine_bridge import wire
-from engine_bridge.client import EngineClient, EngineDead, EngineLoading, Submission
+from engine_bridge.client import EngineClient, EngineDead, EngineLoading
 from engine_bridge.core import Core
 from engine_bridge.engines import Emit, EngineError, Key
 from engine_bridge.status import EngineRow, EngineState, Field, Figures, make_descriptor
+from engine_bridge.submission import Submission
 from engine_bridge.wire import (
     Abort,
     Accepted,
