@@ -12,7 +12,7 @@ from apiserver.protocol.decoding import check_range, decode, refuse_unknown, ref
 from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.sampling import client_request_id, truncation
 from apiserver.protocol.texts import text_prompts
-from apiserver.protocol.vectors import cosines, finite
+from apiserver.protocol.vectors import likenesses
 from apiserver.requests import EmbedJob
 
 _SPELLINGS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
@@ -90,11 +90,10 @@ class PairScore(Unary):
         return Body(Pieces(self._pieces(result)))
 
     def _pieces(self, result: Result) -> Any:
-        prompts = self._job.prompts
-        vectors = [finite(result.vectors[index], prompt.param) for index, prompt in enumerate(prompts)]
+        scores = likenesses(self._job, result, self._ones)
         head = {"id": openai.new_id("score"), "object": "list", "created": openai.now(), "model": self._model}
         yield openai.encode_json(head)[:-1] + b',"data":['
-        for index, score in enumerate(cosines(vectors[: self._ones], vectors[self._ones :])):
+        for index, score in enumerate(scores):
             item = {"index": index, "object": "score", "score": score}
             yield (b"," if index else b"") + openai.encode_json(item)
         yield b'],"usage":' + openai.encode_json(openai.usage_counts(result.prompt_tokens, 0)) + b"}"

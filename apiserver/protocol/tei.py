@@ -15,7 +15,7 @@ from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import truncation
 from apiserver.protocol.texts import text_of, text_prompts
-from apiserver.protocol.vectors import check_dimensions, cosines, finite
+from apiserver.protocol.vectors import best_first, check_dimensions, finite, likenesses
 from apiserver.requests import EmbedJob, Text, Truncation
 
 
@@ -127,7 +127,7 @@ class Similarity(Unary):
 
     def _pieces(self, result: Result) -> Iterator[bytes]:
         yield b"["
-        for index, score in enumerate(_likenesses(self._job, result)):
+        for index, score in enumerate(likenesses(self._job, result)):
             yield (b"," if index else b"") + openai.encode_json(score)
         yield b"]"
 
@@ -163,12 +163,8 @@ class RankTexts(Unary):
         return Body(Pieces(self._pieces(result)))
 
     def _pieces(self, result: Result) -> Iterator[bytes]:
-        ranked: list[tuple[float, int]] = []
-        for score in _likenesses(self._job, result):
-            ranked.append((-score, len(ranked)))
-            yield b""  # somebody else's turn
-        ranked.sort()
-        yield openai.encode_json([self._entry(-score, index) for score, index in ranked])
+        ranked = yield from best_first(likenesses(self._job, result))
+        yield openai.encode_json([self._entry(score, index) for score, index in ranked])
 
     def _entry(self, score: float, index: int) -> dict[str, Any]:
         # TEI's scores are between 0 and 1 unless they are asked for raw.
@@ -182,12 +178,6 @@ class RankTexts(Unary):
     @staticmethod
     def error(error: ApiError) -> Any:
         return openai.error_document(error)
-
-
-def _likenesses(job: EmbedJob, result: Result) -> Iterator[float]:
-    """Of the job's first prompt and each of the others."""
-    vectors = [finite(result.vectors[index], prompt.param) for index, prompt in enumerate(job.prompts)]
-    return cosines(vectors[:1], vectors[1:])
 
 
 def _truncation(truncate: bool | None, direction: str | None) -> Truncation | None:
