@@ -8,7 +8,7 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.sampling import client_request_id, truncation
 from apiserver.protocol.texts import text_prompts
@@ -61,11 +61,8 @@ class PairScore(Unary):
     fields: ClassVar = (PairScoreFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, PairScoreFields, IGNORED_IN_PAIR_SCORE)
+        fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_PAIR_SCORE, ignored=IGNORED_IN_PAIR_SCORE)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_PAIR_SCORE)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         left, right = _pair(fields)
         most = card.limits.max_batch_prompts

@@ -12,7 +12,7 @@ from apiserver.card import Card
 from apiserver.errors import ApiError
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.sampling import client_request_id, truncation
 from apiserver.protocol.texts import text_of, text_prompts
@@ -67,11 +67,8 @@ class Rerank(Unary):
     echoes = True  # the documents, unless the request says otherwise: as vLLM and SGLang do
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, RerankFields, IGNORED_IN_RERANK)
+        fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_RERANK, ignored=IGNORED_IN_RERANK)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_RERANK)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         check_range("top_n", fields.top_n, 1, 2**63 - 1)
         self._top_n = fields.top_n

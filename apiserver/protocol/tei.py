@@ -10,7 +10,7 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest, shown
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import read_fields, refuse_unsupported
 from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import truncation
@@ -64,11 +64,7 @@ class Embed(Unary):
     fields: ClassVar = (EmbedFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _embed_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, EmbedFields)
-        card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_EMBED)
+        fields = read_fields(raw, _embed_decoder, card, harmless=HARMLESS_IN_EMBED)
         check_dimensions(fields.dimensions, card)
         self._job = EmbedJob(
             prompts=prompts(fields.inputs, "inputs", card.limits.max_batch_prompts, True),
@@ -101,10 +97,7 @@ class Similarity(Unary):
     fields: ClassVar = (SimilarityFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _similarity_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, SimilarityFields)
-        card.resolve(fields.model)
+        fields = read_fields(raw, _similarity_decoder, card)
         if fields.inputs is None:
             raise InvalidRequest("inputs is required: a source_sentence, and sentences.", param="inputs")
         parameters = fields.parameters or EmbedFields()
@@ -143,10 +136,7 @@ class RankTexts(Unary):
     fields: ClassVar = (TextsFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _texts_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, TextsFields)
-        card.resolve(fields.model)
+        fields = read_fields(raw, _texts_decoder, card)
         self._with_texts = bool(fields.return_text)
         self._is_raw = bool(fields.raw_scores)
         query = Text(text_of(fields.query, "query"), "query")
