@@ -5,7 +5,8 @@ import math
 import pytest
 
 from engine_bridge.wire import Output, Score, Scores
-from tests.engine_contract import Bench, EngineCase, EngineContract, ids_of
+from tests.engine_bench import Bench, EngineCase, ids_of
+from tests.engine_contract import EngineContract
 
 
 class ScoringContract(EngineContract):

@@ -28,7 +28,6 @@ from benchlib.program import run
 from benchlib.report import table
 from engine_bridge.wire import Capabilities, FinishReason, Output, TokenLogprobs, pack_ids
 
-BAR_US = 10.0
 _CONTEXT = 1 << 20
 _CARD = Card(
     names=("m",),

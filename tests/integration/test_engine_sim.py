@@ -13,15 +13,9 @@ import pytest
 
 from engine_bridge.engines.sim import Fault, FaultKind, SimEngine, SimOptions, create
 from engine_bridge.wire import Embedding, Failure, FailureKind, FinishReason, Output
-from tests.engine_contract import (
-    Bench,
-    EmbeddingContract,
-    EngineCase,
-    GeneratingContract,
-    bench_of,
-    ids_of,
-    vector_of,
-)
+from tests.embedding_contract import EmbeddingContract
+from tests.engine_bench import Bench, EngineCase, bench_of, ids_of, vector_of
+from tests.generating_contract import GeneratingContract
 from tests.scoring_contract import ScoringContract
 
 PROMPT = tuple(b"The capital of France is")
