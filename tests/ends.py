@@ -59,6 +59,9 @@ class Raw:
             if isinstance(message, Output | Failure | wire.Embedding) and message.request_id == request_id
         ]
 
+    def outputs_of(self, request_id: int) -> list[Output]:
+        return [message for message in self.of(request_id) if isinstance(message, Output)]
+
     async def shake_hands(self) -> None:
         self.say(Hello(wire.WIRE_VERSION))
         await until(lambda: any(isinstance(message, Welcome) for message in self.messages), "a Welcome")

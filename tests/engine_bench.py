@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from engine_bridge.engines import Answer, Engine, Key
 from engine_bridge.wire import (
@@ -72,8 +73,8 @@ class Bench:
         self._last_id += 1
         return self._last_id
 
-    def generate(self, prompt: Sequence[int], **params: object) -> Generate:
-        return Generate(self.next_id(), pack_ids(tuple(prompt)), SamplingParams(**params))  # type: ignore[arg-type]  # a test's own keywords
+    def generate(self, prompt: Sequence[int], **params: Any) -> Generate:
+        return Generate(self.next_id(), pack_ids(tuple(prompt)), SamplingParams(**params))
 
     def embed(self, prompt: Sequence[int], *, dimensions: int | None = None) -> Embed:
         return Embed(self.next_id(), pack_ids(tuple(prompt)), dimensions)

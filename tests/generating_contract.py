@@ -88,7 +88,7 @@ class GeneratingContract(EngineContract):
     def test_logit_bias_can_force_a_token(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
             if not bench.capabilities.logit_bias:
-                pytest.skip("no logit_bias")
+                pytest.skip("this engine has no logit_bias")
             forced = case.prompt[-1]
             request = bench.generate(case.prompt, max_tokens=4, temperature=0.0, logit_bias=((forced, 100.0),))
             assert await bench.token_ids(request) == [forced] * 4
@@ -98,7 +98,7 @@ class GeneratingContract(EngineContract):
     def test_min_tokens_holds_the_end_back(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
             if not (bench.capabilities.min_tokens and bench.capabilities.logit_bias):
-                pytest.skip("no min_tokens, or no way to have this engine end")
+                pytest.skip("this engine has no min_tokens, or there is no way to have it end")
             eos_token_id = bench.capabilities.eos_token_ids[0]
             bias = ((eos_token_id, 100.0),)
             outputs = await bench.outputs(
@@ -115,7 +115,7 @@ class GeneratingContract(EngineContract):
     def test_each_token_has_its_logprobs(self, case: EngineCase, best: int) -> None:
         async def check(bench: Bench) -> None:
             if bench.capabilities.logprobs < best:
-                pytest.skip("no logprobs")
+                pytest.skip("this engine has no logprobs")
             outputs = await bench.outputs(bench.generate(case.prompt, max_tokens=6, logprobs=best, ignore_eos=True))
             for output in outputs:
                 assert output.logprobs is not None
@@ -159,7 +159,7 @@ class GeneratingContract(EngineContract):
     def test_prompt_logprobs_cover_the_prompt(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
             if not bench.capabilities.prompt_logprobs:
-                pytest.skip("no prompt_logprobs")
+                pytest.skip("this engine has no prompt_logprobs")
             outputs = await bench.outputs(bench.generate(case.prompt, max_tokens=2, prompt_logprobs=1))
             first = outputs[0].prompt_logprobs
             assert first is not None
@@ -173,7 +173,7 @@ class GeneratingContract(EngineContract):
     def test_a_schema_is_obeyed(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
             if not bench.capabilities.json_schema or case.decode is None:
-                pytest.skip("no json_schema")
+                pytest.skip("this engine has no json_schema")
             schema = {
                 "type": "object",
                 "properties": {"city": {"enum": ["Paris", "Rome"]}, "size": {"type": "integer", "maximum": 99}},
@@ -200,7 +200,7 @@ class GeneratingContract(EngineContract):
     def test_a_broken_constraint_fails_alone(self, case: EngineCase, capability: str, broken: dict[str, str]) -> None:
         async def check(bench: Bench) -> None:
             if not getattr(bench.capabilities, capability):
-                pytest.skip(f"no {capability}")
+                pytest.skip(f"this engine has no {capability}")
             neighbour = bench.submit(bench.request(case.prompt))
             failure = await bench.failure(bench.generate(case.prompt, **broken))
             assert failure.kind is FailureKind.INVALID

@@ -117,7 +117,7 @@ class Recording:
             for event in _events(exchange, self._steps):
                 result.feed(event)
         except ApiError as error:
-            return stable(msgspec.json.encode(type(exchange).error(error)))  # pyright: ignore[reportAttributeAccessIssue]
+            return stable(msgspec.json.encode(type(exchange).error(error)))  # pyright: ignore[reportAttributeAccessIssue]  # the dialect: it makes exchanges
         document = exchange.body(result).document
         return stable(document if isinstance(document, bytes) else msgspec.json.encode(document))
 

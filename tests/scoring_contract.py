@@ -55,7 +55,7 @@ class ScoringContract(EngineContract):
     def test_a_score_is_the_logprob_that_a_generation_tells(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
             if bench.capabilities.logprobs < 0:
-                pytest.skip("no logprobs")
+                pytest.skip("this engine has no logprobs")
             request = bench.generate(case.prompt, max_tokens=1, top_k=1, logprobs=0, ignore_eos=True)
             outputs = await bench.outputs(request)
             (token_id,) = ids_of(outputs)

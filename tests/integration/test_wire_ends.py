@@ -100,7 +100,7 @@ def test_a_generation_is_accepted_first_and_an_embedding_only_answered() -> None
         async with ends("--tokens-per-step", "2") as both:
             raw = await both.greeted()
             raw.say(Generate(1, PROMPT, SamplingParams(max_tokens=5)))
-            await until(lambda: raw.of(1) and raw.of(1)[-1].finish_reason is not None, "the end")  # pyright: ignore[reportAttributeAccessIssue]
+            await until(lambda: any(output.finish_reason is not None for output in raw.outputs_of(1)), "the end")
             assert raw.messages[1] == Accepted((1,))
             outputs = [message for message in raw.of(1) if isinstance(message, Output)]
             assert [len(unpack_ids(output.new_token_ids)) for output in outputs] == [2, 2, 1]
@@ -142,7 +142,7 @@ def test_the_same_ids_of_two_api_servers_are_two_requests() -> None:
             one.say(Generate(1, pack_ids([65]), SamplingParams()))
             other.say(Generate(1, pack_ids([66]), SamplingParams()))
             await until(lambda: len(one.of(1)) == 2 and len(other.of(1)) == 2, "both ends")
-            texts = [unpack_ids(raw.of(1)[0].new_token_ids) for raw in (one, other)]  # pyright: ignore[reportAttributeAccessIssue]
+            texts = [unpack_ids(raw.outputs_of(1)[0].new_token_ids) for raw in (one, other)]
             assert texts == [[65], [66]]
 
     run(test)
