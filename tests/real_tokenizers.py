@@ -7,7 +7,6 @@ Five families: byte-level BPE with NFC (Qwen3) and two without (DeepSeek, SmolLM
 import fcntl
 import functools
 import hashlib
-import importlib
 import json
 import shutil
 import subprocess
@@ -21,8 +20,8 @@ from typing import Any
 
 from apiserver import models
 from apiserver.tokenizer.source import prepare
+from tests.script_parts import load_parts
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 NAMES = ("qwen3", "deepseek", "smollm2", "mistral", "minilm")
 FAST = NAMES[:4]
 """Those that fastokens can do."""
@@ -79,12 +78,9 @@ def tokenizer_json(name: str) -> str:
 
 
 def qwen() -> Any:
-    """The benchmarks' own conversion. The scripts are no package that is installed; they find theirs beside them."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        return importlib.import_module("benchlib.qwen")
-    finally:
-        sys.path.remove(str(SCRIPTS))
+    """The benchmarks' own conversion."""
+    [part] = load_parts("benchlib", "qwen")
+    return part
 
 
 # ---- packages ----
