@@ -132,7 +132,7 @@ def test_of_a_repeated_key_the_last_one_counts(echo_client: httpx.Client) -> Non
     assert post(echo_client, COMPLETIONS, body).json()["choices"][0]["text"] == "last"
 
 
-@pytest.mark.parametrize("depth", [200, 900, 950, 980, 990, 1000, 10_000, 1_000_000])
+@pytest.mark.parametrize("depth", [200, 900, 950, 980, 990, 1000, 10_000, 900_000])
 @pytest.mark.parametrize(
     "place",
     [
