@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,14 +152,6 @@ def _make_mistral(directory: Path) -> None:
 def _sentencepiece_tokenizer(pieces: list[Piece]) -> dict[str, Any]:
     """A BPE model of sentencepiece as `tokenizers` has it: merges in the order of the scores of what they make."""
     vocabulary = {piece.text: number for number, piece in enumerate(pieces)}
-    merges: list[tuple[float, str, str]] = []
-    for piece in pieces:
-        if piece.kind == _NORMAL_PIECE:
-            parts = ((piece.text[:at], piece.text[at:]) for at in range(1, len(piece.text)))
-            both = [(left, right) for left, right in parts if left in vocabulary and right in vocabulary]
-            both.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
-            merges += [(-piece.score, left, right) for left, right in both]
-    merges.sort(key=lambda merge: merge[0])  # stable: runs of spaces all have one score
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     first, second = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
     return {
@@ -204,9 +196,21 @@ def _sentencepiece_tokenizer(pieces: list[Piece]) -> dict[str, Any]:
             "byte_fallback": True,
             "ignore_merges": False,
             "vocab": vocabulary,
-            "merges": [[left, right] for _, left, right in merges],
+            "merges": _merges(pieces, vocabulary),
         },
     }
+
+
+def _merges(pieces: list[Piece], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    merges: list[tuple[float, str, str]] = []
+    for piece in pieces:
+        if piece.kind == _NORMAL_PIECE:
+            parts = ((piece.text[:at], piece.text[at:]) for at in range(1, len(piece.text)))
+            both = [(left, right) for left, right in parts if left in vocabulary and right in vocabulary]
+            both.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+            merges += [(-piece.score, left, right) for left, right in both]
+    merges.sort(key=lambda merge: merge[0])  # stable: runs of spaces all have one score
+    return [(left, right) for _, left, right in merges]
 
 
 def _pieces(model: bytes) -> list[Piece]:
