@@ -131,7 +131,7 @@ class GeneratingContract(EngineContract):
     def test_tokens_by_id_have_the_logprobs_that_they_have_among_the_best(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
             if not bench.capabilities.token_ids_logprob:
-                pytest.skip("no token_ids_logprob")
+                pytest.skip("this engine has no token_ids_logprob")
             params = {"max_tokens": 4, "temperature": 0.0, "ignore_eos": True, "logprobs": 3, "prompt_logprobs": 3}
             of_prompt = (await bench.outputs(bench.generate(case.prompt, **params)))[0].prompt_logprobs or (None,)
             found = of_prompt[-1]
