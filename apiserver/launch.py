@@ -6,20 +6,19 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import time
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
-from apiserver import child, models, worker
+from apiserver import child, worker
 from apiserver import log as logs
 from apiserver.announcement import announce, base_url
-from apiserver.api_keys import KeyRing
+from apiserver.api_keys import ApiKey, KeyRing
 from apiserver.board import Board
-from apiserver.config import ModelSettings
 from apiserver.control import ControlSocket
 from apiserver.crew import Crew
 from apiserver.engine_elsewhere import EngineElsewhere
@@ -30,10 +29,8 @@ from apiserver.http.app import ROUTES
 from apiserver.launch_error import LaunchError
 from apiserver.listening import listening, make_tls, port_of
 from apiserver.metrics import Metrics
-from apiserver.pipeline.pace import measure
-from apiserver.pipeline.parsers.auto import choose_reasoning, choose_tool_calls
-from apiserver.pipeline.parsers.names import UnknownParser
-from apiserver.plan import Plan, engine_argv, read_text, resolve
+from apiserver.plan import Plan, engine_argv, read_text
+from apiserver.preload import Loaded, load, model_settings
 from apiserver.run_directory import run_directory
 from apiserver.store import StoreError, prepare
 from apiserver.supervisor import SIGNALS, Patience, Supervisor
@@ -42,8 +39,6 @@ from apiserver.tokenizer.source import TokenizerError
 from engine_bridge.address import BadAddress, to_connect
 from engine_bridge.keys import KeyProblem, read_client_keys
 from engine_bridge.status import EngineRow, make_descriptor
-
-T = TypeVar("T")
 
 log = logging.getLogger("apiserver")
 
@@ -94,97 +89,18 @@ def _undisturbed() -> Generator[None]:
 
 
 def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path) -> int:
-    remote = _remote(settings)
-    ring = KeyRing(settings.access, os.environ)
-    keys, tls = ring.read(), make_tls(settings.listen)
-    try:
-        model = resolve(settings)
-        text = read_text(settings, model)
-        inline, threaded = _in_own_arena(lambda: (text.preprocessor(), text.preprocessor()))
-        log.info("tokenizer backend %s: %s", text.choice.encoder_name, text.choice.reason)
-        # Warmed before the fork: fastokens' first call takes 0.1 to 0.4 s and 40 MB of tables, which all workers share.
-        measure(threaded.encoder)
-        pace = measure(inline.encoder)
-        names = settings.served_model_name or (model.name,)
-        model_settings = _model_settings(settings, model, names, text.template)
-    except (models.ModelError, TokenizerError, TemplateError, UnknownParser, OSError) as error:
-        raise LaunchError(str(error)) from error
-    try:
-        store = None if settings.store is None else prepare(settings.store, directory)
-    except StoreError as error:
-        raise LaunchError(str(error)) from error
-    board = Board(settings.api_server_count)
+    credentials = _read_credentials(settings)
+    loaded = load(settings)
     row_descriptor = make_descriptor()
     row = EngineRow.attach(row_descriptor)
-
-    def engine_address(epoch: int) -> str:
-        return f"ipc://{directory}/core.{epoch}"
-
-    preloaded = worker.Preloaded(
-        board=board,
-        engine_row=row,
-        listeners=(listener,),
-        engine_address=engine_address,
-        remote=remote,
-        inline=inline,
-        threaded=threaded,
-        pace=pace,
-        preprocess_order=settings.preprocess_order,
-        encoder_reason=text.choice.reason,
-        metrics=Metrics(ROUTES),
-        model=model_settings,
-        http=settings.http,
-        access=settings.access,
-        vocabulary=text.vocabulary(inline.tokenizer),
-        keys=keys,
-        key_names=ring.names,
-        limits=settings.limits,
-        store=store,
-        admission=settings.admission,
-        tls=tls,
-        created=int(time.time()),
-        affinity=settings.affinity,
-        log_level=settings.log_level,
-    )
-    shared = _Shared(settings, model, ring, preloaded)
-    vocab_size = inline.tokenizer.vocab_size
-
-    def engine_command(epoch: int) -> EngineCommand:
-        argv = engine_argv(settings, model, text, vocab_size, engine_address(epoch), epoch, row_descriptor)
-        return EngineCommand(argv, (row_descriptor,))
-
+    preloaded = _preload(settings, listener, directory, credentials, loaded, row)
+    shared = _Shared(settings, loaded.plan, credentials.ring, preloaded)
+    if credentials.remote is not None:
+        engine = EngineElsewhere(row)
+    else:
+        engine = _keep_engine(settings, loaded, preloaded, row_descriptor)
     control = ControlSocket(directory)
-    supervisor = Supervisor(
-        board,
-        (listener,),
-        Crew(
-            board,
-            lambda slot: worker.run(shared.preloaded, slot),
-            blocked=SIGNALS,
-            liveness_seconds=settings.api_server_timeout,
-            max_requests=settings.max_requests_per_worker,
-        ),
-        EngineElsewhere(row)
-        if remote is not None
-        else EngineKeeper(engine_command, row, settings.engine_care, blocked=SIGNALS),
-        control,
-        Patience(settings.drain_delay, settings.http.drain_seconds),
-        about={
-            "address": settings.listen.uds or base_url(settings, port_of(listener)),
-            "port": port_of(listener),
-        },
-        on_ready=lambda: announce(
-            settings,
-            model,
-            names,
-            f"{text.choice.encoder_name} ({text.choice.reason})",
-            board,
-            row,
-            port_of(listener),
-            has_keys=any(not key.is_admin for key in keys),
-        ),
-        reload=shared.reload,
-    )
+    supervisor = _make_supervisor(settings, loaded, shared, engine, control, port_of(listener))
     # What is alive now lives for ever and is shared: the collector need not touch (and so copy) its pages.
     gc.collect()
     gc.freeze()
@@ -193,27 +109,105 @@ def _supervise(settings: ServeSettings, listener: socket.socket, directory: Path
         return supervisor.run()
 
 
-def _model_settings(settings: ServeSettings, plan: Plan, names: tuple[str, ...], template: str | None) -> ModelSettings:
-    """Raises UnknownParser."""
-    tool_calls = choose_tool_calls(settings.tool_call_parser, template)
-    reasoning = choose_reasoning(settings.reasoning_parser, template, tool_calls.name)
-    log.info("tool-call parser %s: %s", tool_calls.name or "none", tool_calls.reason)
-    log.info("reasoning parser %s: %s", reasoning.name or "none", reasoning.reason)
-    return ModelSettings(
-        model=settings.model,
-        served_model_name=names,
-        max_model_len=settings.max_model_len,
-        any_model=settings.any_model,
-        aliases=settings.model_alias,
-        strict_fields=settings.strict_fields,
-        clamp_max_tokens=settings.clamp_max_tokens,
-        trust_request_chat_template=settings.trust_request_chat_template,
-        tool_call_parser=tool_calls.name,
-        tool_call_parser_reason=tool_calls.reason,
-        reasoning_parser=reasoning.name,
-        reasoning_parser_reason=reasoning.reason,
-        incremental_streaming_output=settings.incremental_streaming_output,
-        tokenizer=plan.tokenizer or "",
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    """Keys and certificates. Read first: what is wrong with them should not be said a minute later."""
+
+    remote: worker.RemoteCore | None
+    ring: KeyRing
+    keys: tuple[ApiKey, ...]
+    tls: ssl.SSLContext | None
+
+
+def _read_credentials(settings: ServeSettings) -> _Credentials:
+    """Raises LaunchError."""
+    remote = _remote(settings)
+    ring = KeyRing(settings.access, os.environ)
+    return _Credentials(remote, ring, ring.read(), make_tls(settings.listen))
+
+
+def _preload(
+    settings: ServeSettings,
+    listener: socket.socket,
+    directory: Path,
+    credentials: _Credentials,
+    loaded: Loaded,
+    row: EngineRow,
+) -> worker.Preloaded:
+    """Raises LaunchError."""
+    try:
+        store = None if settings.store is None else prepare(settings.store, directory)
+    except StoreError as error:
+        raise LaunchError(str(error)) from error
+    return worker.Preloaded(
+        board=Board(settings.api_server_count),
+        engine_row=row,
+        listeners=(listener,),
+        engine_address=lambda epoch: f"ipc://{directory}/core.{epoch}",
+        remote=credentials.remote,
+        inline=loaded.inline,
+        threaded=loaded.threaded,
+        pace=loaded.pace,
+        preprocess_order=settings.preprocess_order,
+        encoder_reason=loaded.text.choice.reason,
+        metrics=Metrics(ROUTES),
+        model=loaded.model,
+        http=settings.http,
+        access=settings.access,
+        vocabulary=loaded.text.vocabulary(loaded.inline.tokenizer),
+        keys=credentials.keys,
+        key_names=credentials.ring.names,
+        limits=settings.limits,
+        store=store,
+        admission=settings.admission,
+        tls=credentials.tls,
+        created=int(time.time()),
+        affinity=settings.affinity,
+        log_level=settings.log_level,
+    )
+
+
+def _keep_engine(
+    settings: ServeSettings, loaded: Loaded, preloaded: worker.Preloaded, row_descriptor: int
+) -> EngineKeeper:
+    vocab_size = loaded.inline.tokenizer.vocab_size
+
+    def command(epoch: int) -> EngineCommand:
+        address = preloaded.engine_address(epoch)
+        argv = engine_argv(settings, loaded.plan, loaded.text, vocab_size, address, epoch, row_descriptor)
+        return EngineCommand(argv, (row_descriptor,))
+
+    return EngineKeeper(command, preloaded.engine_row, settings.engine_care, blocked=SIGNALS)
+
+
+def _make_supervisor(
+    settings: ServeSettings,
+    loaded: Loaded,
+    shared: "_Shared",
+    engine: EngineKeeper | EngineElsewhere,
+    control: ControlSocket,
+    port: int,
+) -> Supervisor:
+    board, row = shared.preloaded.board, shared.preloaded.engine_row
+    names, has_keys = loaded.model.served_model_name, any(not key.is_admin for key in shared.preloaded.keys)
+    backend = f"{loaded.text.choice.encoder_name} ({loaded.text.choice.reason})"
+    crew = Crew(
+        board,
+        lambda slot: worker.run(shared.preloaded, slot),
+        blocked=SIGNALS,
+        liveness_seconds=settings.api_server_timeout,
+        max_requests=settings.max_requests_per_worker,
+    )
+    return Supervisor(
+        board,
+        shared.preloaded.listeners,
+        crew,
+        engine,
+        control,
+        Patience(settings.drain_delay, settings.http.drain_seconds),
+        about={"address": settings.listen.uds or base_url(settings, port), "port": port},
+        on_ready=lambda: announce(settings, loaded.plan, names, backend, board, row, port, has_keys=has_keys),
+        reload=shared.reload,
     )
 
 
@@ -228,16 +222,6 @@ def _remote(settings: ServeSettings) -> worker.RemoteCore | None:
     except (BadAddress, KeyProblem) as error:
         raise LaunchError(str(error)) from error
     return worker.RemoteCore(address, keys, remote.silence_seconds, secrets.token_hex(4))
-
-
-def _in_own_arena(load: Callable[[], T]) -> T:
-    """Call `load` in a thread that ends with it, so that what it allocates lies in an arena of its own.
-
-    Loading a vocabulary leaves tens of megabytes of holes in the heap, between what stays. A forked worker would fill
-    them with its own small things and so copy the pages around them: 37 MB a worker after 10,000 requests.
-    """
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        return executor.submit(load).result()
 
 
 class _Shared:
@@ -265,7 +249,7 @@ class _Shared:
     def _read_again(self) -> None:
         text = read_text(self._settings, self._plan)
         inline, threaded = text.chat_template(), text.chat_template()
-        model = _model_settings(self._settings, self._plan, self.preloaded.model.served_model_name, text.template)
+        model = model_settings(self._settings, self._plan, self.preloaded.model.served_model_name, text.template)
         tls = make_tls(self._settings.listen)
         remote = _remote(self._settings)
         keys = self._ring.read()

@@ -273,7 +273,7 @@ class Channel:
                 self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError as error:
             raise PeerGone(str(error), is_behind=error.errno == zmq.EAGAIN) from error
-        if self._socket.get(zmq.EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue]  # as above
+        if self._socket.get(zmq.EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue]  # typed as int | bytes
             self._loop.call_soon(self._receive)
 
     def _receive(self) -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,8 +40,8 @@ def start_pool(tmp_path: Path) -> StartPool:
     """`with start_pool(*flags, engine=[...]) as pool:` for a test that needs a pool of its own."""
     number = iter(range(1000))
 
-    def start(*flags: str, **options: object) -> AbstractContextManager[Pool]:
-        return running_pool(tmp_path / f"pool-{next(number)}.log", *flags, **options)  # pyright: ignore[reportArgumentType]
+    def start(*flags: str, **options: Any) -> AbstractContextManager[Pool]:
+        return running_pool(tmp_path / f"pool-{next(number)}.log", *flags, **options)
 
     return start
 

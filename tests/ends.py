@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 from engine_bridge import wire
-from engine_bridge.client import Answer, EngineClient, Submission
+from engine_bridge.client import EngineClient
 from engine_bridge.core import Core
 from engine_bridge.engines import Engine
 from engine_bridge.engines.sim import create
 from engine_bridge.status import EngineRow, make_descriptor
+from engine_bridge.submission import Answer, Submission
 from engine_bridge.transport import Channel, ZContext, address_of, dealer, make_context, router
 from engine_bridge.wire import Failure, Generate, Hello, Output, SamplingParams, Welcome, pack_ids
 
@@ -57,6 +58,9 @@ class Raw:
             for message in self.messages
             if isinstance(message, Output | Failure | wire.Embedding) and message.request_id == request_id
         ]
+
+    def outputs_of(self, request_id: int) -> list[Output]:
+        return [message for message in self.of(request_id) if isinstance(message, Output)]
 
     async def shake_hands(self) -> None:
         self.say(Hello(wire.WIRE_VERSION))

@@ -7,22 +7,21 @@ Five families: byte-level BPE with NFC (Qwen3) and two without (DeepSeek, SmolLM
 import fcntl
 import functools
 import hashlib
-import importlib
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from apiserver import models
 from apiserver.tokenizer.source import prepare
+from tests.script_parts import load_parts
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 NAMES = ("qwen3", "deepseek", "smollm2", "mistral", "minilm")
 FAST = NAMES[:4]
 """Those that fastokens can do."""
@@ -79,12 +78,9 @@ def tokenizer_json(name: str) -> str:
 
 
 def qwen() -> Any:
-    """The benchmarks' own conversion. The scripts are no package that is installed; they find theirs beside them."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        return importlib.import_module("benchlib.qwen")
-    finally:
-        sys.path.remove(str(SCRIPTS))
+    """The benchmarks' own conversion."""
+    [part] = load_parts("benchlib", "qwen")
+    return part
 
 
 # ---- packages ----
@@ -156,14 +152,6 @@ def _make_mistral(directory: Path) -> None:
 def _sentencepiece_tokenizer(pieces: list[Piece]) -> dict[str, Any]:
     """A BPE model of sentencepiece as `tokenizers` has it: merges in the order of the scores of what they make."""
     vocabulary = {piece.text: number for number, piece in enumerate(pieces)}
-    merges: list[tuple[float, str, str]] = []
-    for piece in pieces:
-        if piece.kind == _NORMAL_PIECE:
-            parts = ((piece.text[:at], piece.text[at:]) for at in range(1, len(piece.text)))
-            both = [(left, right) for left, right in parts if left in vocabulary and right in vocabulary]
-            both.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
-            merges += [(-piece.score, left, right) for left, right in both]
-    merges.sort(key=lambda merge: merge[0])  # stable: runs of spaces all have one score
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     first, second = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
     return {
@@ -208,9 +196,21 @@ def _sentencepiece_tokenizer(pieces: list[Piece]) -> dict[str, Any]:
             "byte_fallback": True,
             "ignore_merges": False,
             "vocab": vocabulary,
-            "merges": [[left, right] for _, left, right in merges],
+            "merges": _merges(pieces, vocabulary),
         },
     }
+
+
+def _merges(pieces: list[Piece], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    merges: list[tuple[float, str, str]] = []
+    for piece in pieces:
+        if piece.kind == _NORMAL_PIECE:
+            parts = ((piece.text[:at], piece.text[at:]) for at in range(1, len(piece.text)))
+            both = [(left, right) for left, right in parts if left in vocabulary and right in vocabulary]
+            both.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+            merges += [(-piece.score, left, right) for left, right in both]
+    merges.sort(key=lambda merge: merge[0])  # stable: runs of spaces all have one score
+    return [(left, right) for _, left, right in merges]
 
 
 def _pieces(model: bytes) -> list[Piece]:

@@ -118,7 +118,7 @@ class Recording:
             for event in _events(exchange, self._steps):
                 result.feed(event)
         except ApiError as error:
-            return stable(msgspec.json.encode(type(exchange).error(error)))  # pyright: ignore[reportAttributeAccessIssue]
+            return stable(msgspec.json.encode(type(exchange).error(error)))  # pyright: ignore[reportAttributeAccessIssue]  # the dialect: it makes exchanges
         return stable(bytes_of(exchange.body(result)))
 
     @property

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from engine_bridge.wire import Output, Score, Scores
-from tests.engine_contract import Bench, EngineCase, EngineContract, ids_of
+from tests.engine_bench import Bench, EngineCase, ids_of
+from tests.engine_contract import EngineContract
 
 
 class ScoringContract(EngineContract):
@@ -54,7 +55,7 @@ class ScoringContract(EngineContract):
     def test_a_score_is_the_logprob_that_a_generation_tells(self, case: EngineCase) -> None:
         async def check(bench: Bench) -> None:
             if bench.capabilities.logprobs < 0:
-                pytest.skip("no logprobs")
+                pytest.skip("this engine has no logprobs")
             request = bench.generate(case.prompt, max_tokens=1, top_k=1, logprobs=0, ignore_eos=True)
             outputs = await bench.outputs(request)
             (token_id,) = ids_of(outputs)

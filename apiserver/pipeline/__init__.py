@@ -18,10 +18,9 @@ from apiserver.pipeline.parse import parse
 from apiserver.pipeline.prepare import (
     Prepared,
     prepare_detokenize,
-    prepare_embed,
+    prepare_each,
     prepare_generate,
     prepare_render,
-    prepare_score,
     prepare_tokenize,
 )
 from apiserver.requests import (
@@ -36,7 +35,8 @@ from apiserver.requests import (
     TokenizeJob,
 )
 from apiserver.timings import Timings
-from engine_bridge.client import Answer, EngineClient, EngineUnavailable, Submission
+from engine_bridge.client import EngineClient, EngineUnavailable
+from engine_bridge.submission import Answer, Submission
 from engine_bridge.wire import (
     Capabilities,
     Embed,
@@ -70,10 +70,8 @@ class Pipeline:
         match job:
             case GenerateJob():
                 return self._generate(job, card, timings, deadline, owner)
-            case EmbedJob():
-                return self._embed(job, card, timings, deadline, owner)
-            case ScoreJob():
-                return self._score(job, card, timings, deadline, owner)
+            case EmbedJob() | ScoreJob():
+                return self._answer_each(job, card, timings, deadline, owner)
             case TokenizeJob():
                 return self._tokenize(job, card, timings, deadline)
             case DetokenizeJob():
@@ -98,77 +96,29 @@ class Pipeline:
         params = (Rendered(index, params) for index, params in enumerate(prepared.params))
         yield [Started(prepared.prompts), *params]
 
-    async def _embed(
-        self, job: EmbedJob, card: Card, timings: Timings, deadline: Deadline | None, owner: str
+    async def _answer_each(
+        self, job: EmbedJob | ScoreJob, card: Card, timings: Timings, deadline: Deadline | None, owner: str
     ) -> Events:
+        """Where the engine gives one whole answer to each prompt."""
         try:
-            _require(self._client.require(), "embed")
-            with self._admission.enter(len(job.prompts), _many(job.prompts)) as place:
-                prepared = await within(deadline, self._lane.run(prepare_embed, job, card, timings))
+            _require_task(self._client.require(), job)
+            with self._admission.enter(len(job.prompts), _many_of(job)) as place:
+                prepared = await within(deadline, self._lane.run(prepare_each, job, card, timings))
                 async with self._open(deadline) as submission:
-                    requests = [
-                        Embed(
-                            submission.new_id(),
-                            prompt.packed,
-                            job.dimensions,
-                            job.client_request_id,
-                            job.priority,
-                            owner,
-                        )
-                        for prompt in prepared.prompts
-                    ]
+                    requests = _ask_each(job, owner, prepared, submission)
                     indexes = {request.request_id: index for index, request in enumerate(requests)}
                     place.submit(requests)
                     submission.submit(requests)
                     submitted = time.perf_counter()
                     yield [Started(prepared.prompts)]
                     while indexes:
-                        events: list[Event] = []
                         answers = await submission.receive()
                         if place.queued:
                             place.begin(answers)
-                        for answer in answers:
-                            index = indexes.pop(answer.request_id)
-                            if type(answer) is not Embedding:
-                                raise _failure(answer, job.prompts[index].param)
-                            timings.queue = max(timings.queue, answer.queued_seconds)
-                            events.append(Embedded(index, answer.vector))
-                        timings.engine = time.perf_counter() - submitted - timings.queue
-                        yield events
-        except EngineUnavailable as error:
-            raise Unavailable(str(error)) from error
-
-    async def _score(
-        self, job: ScoreJob, card: Card, timings: Timings, deadline: Deadline | None, owner: str
-    ) -> Events:
-        try:
-            capabilities = self._client.require()
-            if not capabilities.score:
-                raise InvalidRequest(f"The engine ({capabilities.engine}) cannot score tokens.", param="model")
-            with self._admission.enter(len(job.prompts), job.prompts_param or _many(job.prompts)) as place:
-                prepared = await within(deadline, self._lane.run(prepare_score, job, card, timings))
-                labels = prepared.labels
-                async with self._open(deadline) as submission:
-                    requests = [
-                        Score(submission.new_id(), prompt.packed, label, job.client_request_id, job.priority, owner)
-                        for prompt, label in zip(prepared.prompts, labels, strict=True)
-                    ]
-                    indexes = {request.request_id: index for index, request in enumerate(requests)}
-                    place.submit(requests)
-                    submission.submit(requests)
-                    submitted = time.perf_counter()
-                    yield [Started(prepared.prompts)]
-                    while indexes:
-                        events: list[Event] = []
-                        answers = await submission.receive()
-                        if place.queued:
-                            place.begin(answers)
-                        for answer in answers:
-                            index = indexes.pop(answer.request_id)
-                            if type(answer) is not Scores:
-                                raise _failure(answer, job.prompts[index].param)
-                            timings.queue = max(timings.queue, answer.queued_seconds)
-                            events.append(Scored(index, answer.logprobs, labels[index]))
+                        events = [
+                            _answered(answer, indexes.pop(answer.request_id), job, prepared, timings)
+                            for answer in answers
+                        ]
                         timings.engine = time.perf_counter() - submitted - timings.queue
                         yield events
         except EngineUnavailable as error:
@@ -260,6 +210,41 @@ class Pipeline:
 def _many(prompts: Sequence[Prompt]) -> str:
     """The client's field that has them all: its last item's is that of a query's documents, too."""
     return prompts[-1].param.partition("[")[0]
+
+
+def _many_of(job: EmbedJob | ScoreJob) -> str:
+    named = job.prompts_param if isinstance(job, ScoreJob) else ""
+    return named or _many(job.prompts)
+
+
+def _require_task(capabilities: Capabilities, job: EmbedJob | ScoreJob) -> None:
+    if isinstance(job, EmbedJob):
+        _require(capabilities, "embed")
+    elif not capabilities.score:
+        raise InvalidRequest(f"The engine ({capabilities.engine}) cannot score tokens.", param="model")
+
+
+def _ask_each(
+    job: EmbedJob | ScoreJob, owner: str, prepared: Prepared, submission: Submission
+) -> Sequence[Embed | Score]:
+    """One engine request for each prompt."""
+    own = job.client_request_id, job.priority, owner
+    if isinstance(job, EmbedJob):
+        return [Embed(submission.new_id(), prompt.packed, job.dimensions, *own) for prompt in prepared.prompts]
+    labelled = zip(prepared.prompts, prepared.labels, strict=True)
+    return [Score(submission.new_id(), prompt.packed, labels, *own) for prompt, labels in labelled]
+
+
+def _answered(answer: Answer, index: int, job: EmbedJob | ScoreJob, prepared: Prepared, timings: Timings) -> Event:
+    """What a prompt's one answer means."""
+    if type(answer) is Embedding and isinstance(job, EmbedJob):
+        event = Embedded(index, answer.vector)
+    elif type(answer) is Scores and isinstance(job, ScoreJob):
+        event = Scored(index, answer.logprobs, prepared.labels[index])
+    else:
+        raise _failure(answer, job.prompts[index].param)
+    timings.queue = max(timings.queue, answer.queued_seconds)
+    return event
 
 
 async def _score_prompts(answers: Sequence[Answer], decoders: dict[int, Decoder]) -> None:

@@ -1,5 +1,7 @@
 """A job's prompts → what the engine gets. Plain functions of a preprocessor, so that they can run in the lane too."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from apiserver.card import Card
@@ -14,17 +16,11 @@ from engine_bridge.wire import SamplingParams
 
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
-    """The prompts of a job and, for generation, the sampling params of each."""
+    """The prompts of a job; for generation the sampling params of each, and for scores the ids of its labels."""
 
     prompts: list[PreparedPrompt]
-    params: list[SamplingParams]
-
-
-class PreparedScores(msgspec.Struct, frozen=True, gc=False):
-    """The prompts of a job, each with the ids of its labels."""
-
-    prompts: list[PreparedPrompt]
-    labels: list[tuple[int, ...]]
+    params: Sequence[SamplingParams] = ()
+    labels: Sequence[tuple[int, ...]] = ()
 
 
 def prepare_generate(preprocessor: Preprocessor, job: GenerateJob, card: Card, timings: Timings) -> Prepared:
@@ -70,19 +66,24 @@ def prepare_render(preprocessor: Preprocessor, job: RenderJob, card: Card, timin
     return Prepared(prompts, prepared.params)
 
 
-def prepare_embed(preprocessor: Preprocessor, job: EmbedJob, card: Card, timings: Timings) -> Prepared:
+def prepare_each(preprocessor: Preprocessor, job: EmbedJob | ScoreJob, card: Card, timings: Timings) -> Prepared:
     """Raises InvalidRequest for whatever the engine must not see."""
+    if isinstance(job, EmbedJob):
+        return _prepare_embed(preprocessor, job, card, timings)
+    return _prepare_score(preprocessor, job, card, timings)
+
+
+def _prepare_embed(preprocessor: Preprocessor, job: EmbedJob, card: Card, timings: Timings) -> Prepared:
     room = Room(card.max_model_len, reserved=0)
     truncations = job.truncations or (job.truncation,) * len(job.prompts)
     prompts = [
         preprocessor.prepare(prompt, card, room, truncation, timings)
         for prompt, truncation in zip(job.prompts, truncations, strict=True)
     ]
-    return Prepared(prompts, [])
+    return Prepared(prompts)
 
 
-def prepare_score(preprocessor: Preprocessor, job: ScoreJob, card: Card, timings: Timings) -> PreparedScores:
-    """Raises InvalidRequest for whatever the engine must not see."""
+def _prepare_score(preprocessor: Preprocessor, job: ScoreJob, card: Card, timings: Timings) -> Prepared:
     for label in job.labels:
         preprocessor.check_ids(label, "label_token_ids", card.vocab_size)
     room = Room(card.max_model_len, reserved=1)  # the label would be one token more
@@ -95,7 +96,7 @@ def prepare_score(preprocessor: Preprocessor, job: ScoreJob, card: Card, timings
         labels = [finder.find(prompt, asked.param, each) for prompt, asked, each in named]
     else:
         labels = [tuple(job.labels[number % len(job.labels)]) for number in range(count)]
-    return PreparedScores(prompts, labels)
+    return Prepared(prompts, labels=labels)
 
 
 def prepare_tokenize(

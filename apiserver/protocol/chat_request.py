@@ -8,7 +8,7 @@ from apiserver.card import Card
 from apiserver.errors import InvalidRequest
 from apiserver.protocol.chat_tools import read_tools
 from apiserver.protocol.conversation import MULTIMODAL, read_conversation
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.generation_fields import HARMLESS, IGNORED, SamplingFields
 from apiserver.protocol.sampling import (
     cache_salt,
@@ -99,12 +99,7 @@ _decoder = msgspec.json.Decoder(ChatFields)
 
 def read_chat(raw: bytes, card: Card) -> ChatFields:
     """The body's fields. Raises NotFound for another model, InvalidRequest for what is wrong or cannot be honoured."""
-    fields = decode(raw, _decoder)
-    if card.strict_fields:
-        refuse_unknown(raw, ChatFields, IGNORED_IN_CHAT)
-    card.resolve(fields.model)
-    refuse_unsupported(fields, HARMLESS_IN_CHAT)
-    return fields
+    return read_fields(raw, _decoder, card, harmless=HARMLESS_IN_CHAT, ignored=IGNORED_IN_CHAT)
 
 
 def chat_job(fields: ChatFields, card: Card) -> GenerateJob:

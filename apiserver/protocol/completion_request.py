@@ -7,7 +7,7 @@ import msgspec
 from apiserver.card import Card
 from apiserver.errors import InvalidRequest
 from apiserver.protocol.constraints import Constraint, schema_text
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields, refuse_unsupported
 from apiserver.protocol.generation_fields import HARMLESS, IGNORED, SamplingFields
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import (
@@ -46,10 +46,7 @@ _decoder = msgspec.json.Decoder(CompletionFields)
 
 def read_completion(raw: bytes, card: Card) -> CompletionFields:
     """The body's fields. Raises NotFound for another model, InvalidRequest for what is wrong or cannot be honoured."""
-    fields = decode(raw, _decoder)
-    if card.strict_fields:
-        refuse_unknown(raw, CompletionFields, IGNORED)
-    card.resolve(fields.model)
+    fields = read_fields(raw, _decoder, card, ignored=IGNORED)
     refuse_unsupported(fields, HARMLESS_IN_COMPLETIONS | {"best_of": (1, fields.n)})
     return fields
 

@@ -20,7 +20,7 @@ from apiserver.protocol.deciding import (
     read,
 )
 from apiserver.protocol.decision_input import input_text, parts_text
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.requests import ScoreJob
 
@@ -64,9 +64,7 @@ class Decisions(Unary):
     fields: ClassVar = (DecisionFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, DecisionFields, IGNORED_IN_DECISIONS)
+        fields = read_fields(raw, _decoder, card, ignored=IGNORED_IN_DECISIONS)
         self._model = card.resolve(fields.model)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         self._asked = fields.questions

@@ -4,10 +4,12 @@ import gc
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
+from apiserver.card import Card
 from apiserver.errors import InvalidRequest, TooLarge, shown
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
@@ -25,10 +27,39 @@ MOST_CONTAINERS = 1_000_000
 long for any model."""
 _TOO_DEEP = "The JSON body is nested too deeply."
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
+A = TypeVar("A", bound="Addressed")
 
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = msgspec.Raw(b"null")
+
+
+class Addressed(Protocol):
+    """A dialect's fields: whatever else, they may name a model."""
+
+    @property
+    def model(self) -> str | None: ...
+
+
+def read_fields(
+    raw: bytes,
+    decoder: msgspec.json.Decoder[A],
+    card: Card,
+    *,
+    harmless: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
+    ignored: Collection[str] = (),
+) -> A:
+    """What every dialect begins with: decode, and refuse what this server must not pass over in silence.
+
+    Raises InvalidRequest, and NotFound for another model. `harmless` and `ignored` are those of refuse_unsupported and
+    refuse_unknown.
+    """
+    fields = decode(raw, decoder)
+    if card.strict_fields:
+        refuse_unknown(raw, cast(type[msgspec.Struct], decoder.type), ignored)
+    card.resolve(fields.model)
+    refuse_unsupported(fields, harmless)
+    return fields
 
 
 def decode(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -164,7 +195,7 @@ def names_in(raw: bytes) -> Collection[str]:
         return ()
 
 
-def refuse_unsupported(fields: msgspec.Struct, harmless: Mapping[str, tuple[Any, ...]]) -> None:
+def refuse_unsupported(fields: object, harmless: Mapping[str, tuple[Any, ...]]) -> None:
     """A field that we know and cannot honour must not be set to anything that would matter."""
     for name, values in harmless.items():
         value = getattr(fields, name)

@@ -11,7 +11,7 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest, shown
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import client_request_id, truncation
@@ -80,11 +80,8 @@ class Embeddings(Unary):
     fields: ClassVar = (EmbeddingFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, EmbeddingFields, IGNORED_IN_EMBEDDINGS)
+        fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_EMBEDDINGS, ignored=IGNORED_IN_EMBEDDINGS)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_EMBEDDINGS)
         self._format = "float" if fields.encoding_format is None else fields.encoding_format
         if self._format not in _FORMATS:
             raise InvalidRequest(

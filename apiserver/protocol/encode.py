@@ -10,7 +10,7 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import client_request_id
@@ -84,11 +84,7 @@ class Encode(Unary):
 
     def __init__(self, raw: bytes, card: Card) -> None:
         self._began = time.perf_counter()
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, EncodeFields, IGNORED_IN_ENCODE)
-        card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_ENCODE)
+        fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_ENCODE, ignored=IGNORED_IN_ENCODE)
         check_dimensions(fields.dimensions, card)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         if (fields.text is None) == (fields.input_ids is None):

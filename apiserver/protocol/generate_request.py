@@ -6,7 +6,7 @@ import msgspec
 
 from apiserver.card import Card
 from apiserver.errors import InvalidRequest
-from apiserver.protocol.decoding import check_length, check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_length, check_range, read_fields
 from apiserver.protocol.generate_fields import HARMLESS_IN_GENERATE, IGNORED_IN_GENERATE, GenerateFields
 from apiserver.protocol.native_sampling import LogprobView, NativeSampling, Sampling, below, native_sampling
 from apiserver.protocol.prompts import prompts, token_ids
@@ -45,11 +45,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, gc=False):
 
 def read_generate(raw: bytes, card: Card) -> GenerateRequest:
     """Raises NotFound for another model, InvalidRequest for what is wrong or cannot be honoured."""
-    fields = decode(raw, _decoder)
-    if card.strict_fields:
-        refuse_unknown(raw, GenerateFields, IGNORED_IN_GENERATE)
-    card.resolve(fields.model)
-    refuse_unsupported(fields, HARMLESS_IN_GENERATE)
+    fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_GENERATE, ignored=IGNORED_IN_GENERATE)
     check_range("priority", fields.priority, -(2**63), 2**63 - 1)
     parsed, is_batch = _prompts(fields, card)
     views = _views(fields, len(parsed), card)

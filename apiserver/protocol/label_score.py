@@ -10,7 +10,7 @@ from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Result
 from apiserver.protocol import openai
 from apiserver.protocol.deciding import read
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.protocol.prompts import prompts, token_ids
 from apiserver.protocol.sampling import client_request_id
@@ -56,11 +56,8 @@ class LabelScore(Unary):
     fields: ClassVar = (LabelScoreFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, LabelScoreFields, IGNORED_IN_LABEL_SCORE)
+        fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_LABEL_SCORE, ignored=IGNORED_IN_LABEL_SCORE)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_LABEL_SCORE)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         check_range("temperature", fields.temperature, 0, 1e6, exclusive_low=True)
         self._softmax = bool(fields.apply_softmax)

@@ -7,7 +7,7 @@ import msgspec
 from apiserver.card import Card
 from apiserver.errors import InvalidRequest, shown
 from apiserver.protocol.constraints import Constraint, schema_text
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, decode, read_fields, refuse_unknown, refuse_unsupported
 from apiserver.protocol.generation_fields import SamplingFields
 from apiserver.protocol.messages_conversation import conversation
 from apiserver.protocol.messages_fields import (
@@ -41,12 +41,7 @@ class Asked(NamedTuple):
 
 def read_messages(raw: bytes, card: Card) -> MessagesFields:
     """The body's fields. Raises NotFound for another model, InvalidRequest for what is wrong or cannot be honoured."""
-    fields = decode(raw, _messages_decoder)
-    if card.strict_fields:
-        refuse_unknown(raw, MessagesFields, IGNORED_IN_MESSAGES)
-    card.resolve(fields.model)
-    refuse_unsupported(fields, HARMLESS_IN_MESSAGES)
-    return fields
+    return read_fields(raw, _messages_decoder, card, harmless=HARMLESS_IN_MESSAGES, ignored=IGNORED_IN_MESSAGES)
 
 
 def read_count(raw: bytes, card: Card) -> ConversationFields:

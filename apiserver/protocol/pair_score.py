@@ -8,11 +8,11 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.sampling import client_request_id, truncation
 from apiserver.protocol.texts import text_prompts
-from apiserver.protocol.vectors import cosines, finite
+from apiserver.protocol.vectors import likenesses
 from apiserver.requests import EmbedJob
 
 _SPELLINGS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
@@ -61,11 +61,8 @@ class PairScore(Unary):
     fields: ClassVar = (PairScoreFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, PairScoreFields, IGNORED_IN_PAIR_SCORE)
+        fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_PAIR_SCORE, ignored=IGNORED_IN_PAIR_SCORE)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_PAIR_SCORE)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         left, right = _pair(fields)
         most = card.limits.max_batch_prompts
@@ -90,11 +87,10 @@ class PairScore(Unary):
         return Body(Pieces(self._pieces(result)))
 
     def _pieces(self, result: Result) -> Any:
-        prompts = self._job.prompts
-        vectors = [finite(result.vectors[index], prompt.param) for index, prompt in enumerate(prompts)]
+        scores = likenesses(self._job, result, self._ones)
         head = {"id": openai.new_id("score"), "object": "list", "created": openai.now(), "model": self._model}
         yield openai.encode_json(head)[:-1] + b',"data":['
-        for index, score in enumerate(cosines(vectors[: self._ones], vectors[self._ones :])):
+        for index, score in enumerate(scores):
             item = {"index": index, "object": "score", "score": score}
             yield (b"," if index else b"") + openai.encode_json(item)
         yield b'],"usage":' + openai.encode_json(openai.usage_counts(result.prompt_tokens, 0)) + b"}"

@@ -9,7 +9,7 @@ from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Result
 from apiserver.protocol import openai
 from apiserver.protocol.chat_tools import read_tools
-from apiserver.protocol.decoding import decode, refuse_unknown
+from apiserver.protocol.decoding import read_fields
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.requests import ParseJob, Structure
 
@@ -38,10 +38,7 @@ class ParseFunctionCall(Unary):
     fields: ClassVar = (ParseFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _parse_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, ParseFields)
-        card.resolve(fields.model)
+        fields = read_fields(raw, _parse_decoder, card)
         tools, _ = read_tools(fields.tools, None)
         name = _parser(fields.tool_call_parser, card.tool_call_parser, "tool_call_parser")
         self._names = [tool["function"]["name"] for tool in tools or ()]
@@ -75,10 +72,7 @@ class SeparateReasoning(Unary):
     fields: ClassVar = (SeparateFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _separate_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, SeparateFields)
-        card.resolve(fields.model)
+        fields = read_fields(raw, _separate_decoder, card)
         name = _parser(fields.reasoning_parser, card.reasoning_parser, "reasoning_parser")
         self._job = ParseJob(fields.text, Structure(reasoning=name), "reasoning_parser")
 

@@ -12,12 +12,12 @@ from apiserver.card import Card
 from apiserver.errors import ApiError
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.sampling import client_request_id, truncation
 from apiserver.protocol.texts import text_of, text_prompts
-from apiserver.protocol.vectors import cosines, finite
-from apiserver.requests import EmbedJob, Prompt, Text, Truncation
+from apiserver.protocol.vectors import best_first, likenesses
+from apiserver.requests import EmbedJob, Text, Truncation
 
 
 class RerankFields(msgspec.Struct, kw_only=True):
@@ -67,11 +67,8 @@ class Rerank(Unary):
     echoes = True  # the documents, unless the request says otherwise: as vLLM and SGLang do
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, RerankFields, IGNORED_IN_RERANK)
+        fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_RERANK, ignored=IGNORED_IN_RERANK)
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_RERANK)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         check_range("top_n", fields.top_n, 1, 2**63 - 1)
         self._top_n = fields.top_n
@@ -94,18 +91,16 @@ class Rerank(Unary):
         return Body(Pieces(self._pieces(result)))
 
     def _pieces(self, result: Result) -> Iterator[bytes]:
-        ranked: list[tuple[float, int]] = []
-        for score in ranking(self._job, result):
-            ranked.append((-score, len(ranked)))
-            yield b""  # somebody else's turn: thousands of cosines take a while
-        ranked.sort()
-        results = [self._result(-score, index) for score, index in ranked[: self._top_n]]
+        ranked = yield from best_first(likenesses(self._job, result))
+        results = [self._result(score, index) for score, index in ranked[: self._top_n]]
         yield openai.encode_json(self._document(results, result.prompt_tokens))
 
     def _result(self, score: float, index: int) -> dict[str, Any]:
         document: dict[str, Any] = {"index": index, "relevance_score": score}
         if self._with_documents:
-            document["document"] = {"text": written(self._job.prompts[1 + index])}
+            prompt = self._job.prompts[1 + index]
+            assert isinstance(prompt, Text)
+            document["document"] = {"text": prompt.text}
         return document
 
     def _document(self, results: list[dict[str, Any]], prompt_tokens: int) -> dict[str, Any]:
@@ -139,17 +134,6 @@ class CohereRerank(Rerank):
     @staticmethod
     def error(error: ApiError) -> Any:
         return {"message": error.message, "id": openai.new_id("error")}
-
-
-def ranking(job: EmbedJob, result: Result) -> Iterator[float]:
-    """Each document's likeness to the query, which is the job's first prompt."""
-    vectors = [finite(result.vectors[index], prompt.param) for index, prompt in enumerate(job.prompts)]
-    return cosines(vectors[:1], vectors[1:])
-
-
-def written(prompt: Prompt) -> str:
-    assert isinstance(prompt, Text)
-    return prompt.text
 
 
 def _truncations(fields: RerankFields, documents: int, card: Card) -> tuple[Truncation | None, ...]:

@@ -7,7 +7,7 @@ import msgspec
 from apiserver.card import Card
 from apiserver.errors import ContextLengthExceeded, InvalidRequest, shown
 from apiserver.protocol.conversation import MULTIMODAL
-from apiserver.protocol.decoding import check_length, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_length, read_fields
 from apiserver.protocol.generation_fields import HARMLESS, IGNORED, SamplingFields
 
 _MOST_METADATA, _MOST_METADATA_KEY, _MOST_METADATA_VALUE = 16, 64, 512  # OpenAI's
@@ -117,11 +117,7 @@ _decoder = msgspec.json.Decoder(ResponseFields)
 
 def read_response(raw: bytes, card: Card) -> ResponseFields:
     """The body's fields. Raises NotFound for another model, InvalidRequest for what is wrong or cannot be honoured."""
-    fields = decode(raw, _decoder)
-    if card.strict_fields:
-        refuse_unknown(raw, ResponseFields, IGNORED_IN_RESPONSES)
-    card.resolve(fields.model)
-    refuse_unsupported(fields, HARMLESS_IN_RESPONSES)
+    fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_RESPONSES, ignored=IGNORED_IN_RESPONSES)
     if fields.input is None:
         raise InvalidRequest("input is required: a text, or a list of items.", param="input")
     if not isinstance(fields.input, str):

@@ -19,7 +19,7 @@ from apiserver.protocol.deciding import (
     decision_job,
     read,
 )
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.requests import ScoreJob
 
@@ -66,11 +66,10 @@ class SGLangDecisions(Unary):
     fields: ClassVar = (SGLangDecisionFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, SGLangDecisionFields, IGNORED_IN_SGLANG_DECISIONS)
+        fields = read_fields(
+            raw, _decoder, card, harmless=HARMLESS_IN_SGLANG_DECISIONS, ignored=IGNORED_IN_SGLANG_DECISIONS
+        )
         self._model = card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_SGLANG_DECISIONS)
         check_range("temperature", fields.temperature, 0, 1e6, exclusive_low=True)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         check_range("prompt_format_version", fields.prompt_format_version, _FORMAT, _FORMAT)

@@ -20,7 +20,7 @@ from apiserver.protocol.deciding import (
     decision_job,
     read,
 )
-from apiserver.protocol.decoding import check_range, decode, refuse_unknown
+from apiserver.protocol.decoding import check_range, read_fields
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.requests import ScoreJob
 
@@ -50,9 +50,7 @@ class SystemOne(Unary):
     fields: ClassVar = (SystemOneFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, SystemOneFields, IGNORED_IN_SYSTEMONE)
+        fields = read_fields(raw, _decoder, card, ignored=IGNORED_IN_SYSTEMONE)
         self._model = card.resolve(fields.model)
         check_range("priority", fields.priority, -(2**63), 2**63 - 1)
         check_questions(fields.questions, card)

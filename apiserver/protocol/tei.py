@@ -10,12 +10,12 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest, shown
 from apiserver.events import Result
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import read_fields, refuse_unsupported
 from apiserver.protocol.exchange import Body, Pieces, Unary
 from apiserver.protocol.prompts import prompts
 from apiserver.protocol.sampling import truncation
 from apiserver.protocol.texts import text_of, text_prompts
-from apiserver.protocol.vectors import check_dimensions, cosines, finite
+from apiserver.protocol.vectors import best_first, check_dimensions, finite, likenesses
 from apiserver.requests import EmbedJob, Text, Truncation
 
 
@@ -64,11 +64,7 @@ class Embed(Unary):
     fields: ClassVar = (EmbedFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _embed_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, EmbedFields)
-        card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_EMBED)
+        fields = read_fields(raw, _embed_decoder, card, harmless=HARMLESS_IN_EMBED)
         check_dimensions(fields.dimensions, card)
         self._job = EmbedJob(
             prompts=prompts(fields.inputs, "inputs", card.limits.max_batch_prompts, True),
@@ -101,10 +97,7 @@ class Similarity(Unary):
     fields: ClassVar = (SimilarityFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _similarity_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, SimilarityFields)
-        card.resolve(fields.model)
+        fields = read_fields(raw, _similarity_decoder, card)
         if fields.inputs is None:
             raise InvalidRequest("inputs is required: a source_sentence, and sentences.", param="inputs")
         parameters = fields.parameters or EmbedFields()
@@ -127,7 +120,7 @@ class Similarity(Unary):
 
     def _pieces(self, result: Result) -> Iterator[bytes]:
         yield b"["
-        for index, score in enumerate(_likenesses(self._job, result)):
+        for index, score in enumerate(likenesses(self._job, result)):
             yield (b"," if index else b"") + openai.encode_json(score)
         yield b"]"
 
@@ -143,10 +136,7 @@ class RankTexts(Unary):
     fields: ClassVar = (TextsFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _texts_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, TextsFields)
-        card.resolve(fields.model)
+        fields = read_fields(raw, _texts_decoder, card)
         self._with_texts = bool(fields.return_text)
         self._is_raw = bool(fields.raw_scores)
         query = Text(text_of(fields.query, "query"), "query")
@@ -163,12 +153,8 @@ class RankTexts(Unary):
         return Body(Pieces(self._pieces(result)))
 
     def _pieces(self, result: Result) -> Iterator[bytes]:
-        ranked: list[tuple[float, int]] = []
-        for score in _likenesses(self._job, result):
-            ranked.append((-score, len(ranked)))
-            yield b""  # somebody else's turn
-        ranked.sort()
-        yield openai.encode_json([self._entry(-score, index) for score, index in ranked])
+        ranked = yield from best_first(likenesses(self._job, result))
+        yield openai.encode_json([self._entry(score, index) for score, index in ranked])
 
     def _entry(self, score: float, index: int) -> dict[str, Any]:
         # TEI's scores are between 0 and 1 unless they are asked for raw.
@@ -182,12 +168,6 @@ class RankTexts(Unary):
     @staticmethod
     def error(error: ApiError) -> Any:
         return openai.error_document(error)
-
-
-def _likenesses(job: EmbedJob, result: Result) -> Iterator[float]:
-    """Of the job's first prompt and each of the others."""
-    vectors = [finite(result.vectors[index], prompt.param) for index, prompt in enumerate(job.prompts)]
-    return cosines(vectors[:1], vectors[1:])
 
 
 def _truncation(truncate: bool | None, direction: str | None) -> Truncation | None:

@@ -9,7 +9,7 @@ from apiserver.card import Card
 from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Choice, Event, Finished, PromptScored, Result, Started, TextDelta, TokenLogprob
 from apiserver.protocol import openai
-from apiserver.protocol.decoding import check_length, check_range, decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import check_length, check_range, read_fields, refuse_unsupported
 from apiserver.protocol.exchange import Body, Chunk
 from apiserver.protocol.generation_fields import HARMLESS, SamplingFields, StreamOptions
 from apiserver.protocol.listed import Listed, written
@@ -69,11 +69,7 @@ class TokenGenerate:
     streams: ClassVar = True
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, TokenGenerateFields)
-        card.resolve(fields.model)
-        refuse_unsupported(fields, HARMLESS_IN_TOKEN_GENERATE)
+        fields = read_fields(raw, _decoder, card, harmless=HARMLESS_IN_TOKEN_GENERATE)
         self.stream = bool(fields.stream)
         self._include_usage = fields.stream_options is not None and bool(fields.stream_options.include_usage)
         sampling = fields.sampling_params or TokenSampling()

@@ -9,7 +9,7 @@ from apiserver.errors import ApiError, InvalidRequest
 from apiserver.events import Result
 from apiserver.protocol import openai
 from apiserver.protocol.conversation import MULTIMODAL, read_conversation
-from apiserver.protocol.decoding import decode, refuse_unknown, refuse_unsupported
+from apiserver.protocol.decoding import read_fields
 from apiserver.protocol.exchange import Body, Unary
 from apiserver.protocol.prompts import prompts, token_ids
 from apiserver.requests import DetokenizeJob, Prompt, TokenIds, TokenizeJob
@@ -52,11 +52,7 @@ class Tokenize(Unary):
     fields: ClassVar = (TokenizeFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _tokenize_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, TokenizeFields)
-        card.resolve(fields.model)
-        refuse_unsupported(fields, MULTIMODAL)
+        fields = read_fields(raw, _tokenize_decoder, card, harmless=MULTIMODAL)
         if (fields.prompt is None) == (fields.messages is None):
             raise InvalidRequest("Exactly one of prompt and messages must be given.", param="prompt")
         self._is_batch = isinstance(fields.prompt, list)
@@ -98,10 +94,7 @@ class Detokenize(Unary):
     fields: ClassVar = (DetokenizeFields,)
 
     def __init__(self, raw: bytes, card: Card) -> None:
-        fields = decode(raw, _detokenize_decoder)
-        if card.strict_fields:
-            refuse_unknown(raw, DetokenizeFields)
-        card.resolve(fields.model)
+        fields = read_fields(raw, _detokenize_decoder, card)
         if fields.tokens is None:
             raise InvalidRequest("tokens is required.", param="tokens")
         self._is_batch = bool(fields.tokens) and isinstance(fields.tokens[0], list)

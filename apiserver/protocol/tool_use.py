@@ -5,7 +5,7 @@ the two is said here, once.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -150,11 +150,11 @@ def _refers(schema: Any) -> bool:
 def _moved(schema: Any, place: str) -> Any:
     """The schema as it must read at another place of a document: its references to itself go there."""
     if isinstance(schema, dict):
-        moved: dict[str, Any] = {key: _moved(value, place) for key, value in schema.items()}  # pyright: ignore[reportUnknownVariableType]
+        moved: dict[str, Any] = {key: _moved(value, place) for key, value in cast(dict[str, Any], schema).items()}
         reference = moved.get("$ref")
         if isinstance(reference, str) and reference.startswith("#"):
             moved["$ref"] = place + reference[1:]
         return moved
     if isinstance(schema, list):
-        return [_moved(item, place) for item in schema]  # pyright: ignore[reportUnknownVariableType]
+        return [_moved(item, place) for item in cast(list[Any], schema)]
     return schema

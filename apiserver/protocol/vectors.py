@@ -3,12 +3,14 @@
 import array
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import TypeAlias
 
 from apiserver.card import Card
 from apiserver.errors import Internal, InvalidRequest
+from apiserver.events import Result
 from apiserver.protocol.decoding import check_range
+from apiserver.requests import EmbedJob
 
 Vector: TypeAlias = "array.array[float]"
 
@@ -33,8 +35,25 @@ def finite(vector: bytes, param: str) -> Vector:
     return floats
 
 
-def cosines(queries: list[Vector], others: list[Vector]) -> Iterator[float]:
-    """How alike each pair is, from -1 to 1; one query may stand for all. Lazy: thousands of pairs take a while."""
+def likenesses(job: EmbedJob, result: Result, ones: int = 1) -> Iterator[float]:
+    """How alike the job's first prompt and each of the others are, from -1 to 1; or the first `ones`, each with its own
+    other. Lazy: thousands of pairs take a while."""
+    vectors = [finite(result.vectors[index], prompt.param) for index, prompt in enumerate(job.prompts)]
+    return _cosines(vectors[:ones], vectors[ones:])
+
+
+def best_first(scores: Iterable[float]) -> Generator[bytes, None, list[tuple[float, int]]]:
+    """Returns each score with its place, the best first and equal ones as they came; yields nothing between them, so
+    that others have their turn."""
+    ranked: list[tuple[float, int]] = []
+    for score in scores:
+        ranked.append((-score, len(ranked)))
+        yield b""
+    ranked.sort()
+    return [(-score, index) for score, index in ranked]
+
+
+def _cosines(queries: list[Vector], others: list[Vector]) -> Iterator[float]:
     lengths = [_length(query) for query in queries]
     for number, other in enumerate(others):
         which = number % len(queries)

@@ -93,13 +93,18 @@ def add_server(
     parser.set_defaults(default_model=model)
 
 
-def add_outcome(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_outcome(parser: argparse.ArgumentParser, *, repeat: int = 3, plots: bool = True) -> argparse._ArgumentGroup:
     """How often, and where the numbers go."""
     group = parser.add_argument_group("outcome")
-    group.add_argument("--repeat", type=positive, default=3, help="runs, alternating; the median is shown (default 3)")
+    group.add_argument(
+        "--repeat", type=positive, default=repeat, help=f"runs, alternating; the median is shown (default {repeat})"
+    )
     group.add_argument("--label", default="", help="a name for this measurement, in the table and the JSON")
     group.add_argument("--json", type=Path, metavar="FILE", help="write settings, machine and every run")
-    group.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it (needs matplotlib: the extra bench)")
+    if plots:
+        group.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it (needs matplotlib: the extra bench)")
+    else:
+        parser.set_defaults(plot=None)
     return group
 
 

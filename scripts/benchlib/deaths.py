@@ -15,7 +15,6 @@ from benchlib import pool, program
 from benchlib.arguments import add_outcome, add_server, list_of, positive
 from benchlib.client import Connection, Reply, Target
 from benchlib.errors import PoolError
-from benchlib.plot import Panel
 from benchlib.pool import OwnPool, PoolSpec
 from benchlib.report import number, table
 from benchlib.stats import medians
@@ -34,7 +33,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument("--victims", type=list_of(str), default=["engine", "api-server"], help="engine, api-server")
     group.add_argument("--ways", type=list_of(str), default=list(_WAYS), help=f"default {','.join(_WAYS)}")
     group.add_argument("--streams", type=positive, default=64, metavar="N", help="open meanwhile (default 64)")
-    add_outcome(parser)
+    add_outcome(parser, plots=False)
     options = parser.parse_args(arguments)
     if options.url is not None:
         parser.error("only a pool of our own is killed")
@@ -45,9 +44,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
-    return program.run(
-        "bench_deaths", parse(arguments), bench, render=render, panels=_no_panels, has_failed=lambda _: False
-    )
+    return program.run("bench_deaths", parse(arguments), bench, render=render)
 
 
 async def bench(options: argparse.Namespace) -> program.Document:
@@ -179,7 +176,3 @@ def render(document: program.Document) -> str:
     ]
     header = ["what, and how", "streams that ended", "to 503, s", "to error, s", "to service, s"]
     return table(header, rows)
-
-
-def _no_panels(document: program.Document) -> list[Panel]:
-    return []

@@ -5,7 +5,6 @@ import gc
 import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -24,11 +23,11 @@ from apiserver.protocol.token_generate import TokenGenerate
 from apiserver.requests import GenerateJob
 from apiserver.tokenizer.byte import byte_tokenizer_json
 from apiserver.tokenizer.hf import HfTokenizer
+from benchlib.arguments import add_outcome, positive
 from benchlib.program import run
 from benchlib.report import table
 from engine_bridge.wire import Capabilities, FinishReason, Output, TokenLogprobs, pack_ids
 
-BAR_US = 10.0
 _CONTEXT = 1 << 20
 _CARD = Card(
     names=("m",),
@@ -89,19 +88,9 @@ _CASES: list[tuple[str, str, Make]] = [
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench_dialects", description=__doc__)
-    parser.add_argument("--tokens", type=int, default=256, help="tokens of an answer (%(default)s)")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--label")
-    parser.add_argument("--json", metavar="FILE", type=Path)
-    parser.set_defaults(plot=None)
-    return run(
-        "bench_dialects",
-        parser.parse_args(arguments),
-        _measure,
-        render=_render,
-        panels=lambda document: [],
-        has_failed=lambda document: False,
-    )
+    parser.add_argument("--tokens", type=positive, default=256, help="tokens of an answer (%(default)s)")
+    add_outcome(parser, repeat=5, plots=False)
+    return run("bench_dialects", parser.parse_args(arguments), _measure, render=_render)
 
 
 def _render(document: dict[str, Any]) -> str:

@@ -80,11 +80,7 @@ async def open_loop(
     idle: deque[Connection] = deque()
 
     async def exchange(due: float, request: bytes) -> None:
-        connection: Connection | None = None
-        while idle and connection is None:
-            connection = idle.popleft()
-            if not connection.is_open:
-                connection = None
+        connection = _take_open(idle)
         if connection is None:
             opened = await _connect(target)
             if isinstance(opened, Reply):
@@ -109,6 +105,14 @@ async def open_loop(
     finally:
         for connection in idle:
             await connection.close()
+
+
+def _take_open(idle: deque[Connection]) -> Connection | None:
+    while idle:
+        connection = idle.popleft()
+        if connection.is_open:
+            return connection
+    return None
 
 
 def poisson_schedule(

@@ -18,7 +18,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line, checked; what is left open is decided here."""
     parser = argparse.ArgumentParser(prog="bench_serving", description="Load test of an OpenAI-compatible server.")
     add_server(parser, model="sim")
+    _add_requests(parser)
+    _add_load(parser)
+    add_outcome(parser).add_argument(
+        "--allow-failures", action="store_true", help="exit with 0 although requests failed"
+    )
+    options = parser.parse_args(arguments)
+    _decide(parser, options)
+    return options
 
+
+def _add_requests(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("requests")
     what.add_argument("--endpoint", choices=[*PATHS], help="default: chat; for minilm embeddings")
     what.add_argument("--input-tokens", type=positive, default=256, metavar="N", help="per prompt (default 256)")
@@ -35,6 +45,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of prompts and arrivals; a prefix cache knows the prompts of the same seed",
     )
 
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     amount = load.add_mutually_exclusive_group()
     amount.add_argument("--requests", type=positive, metavar="N", help="per run (default: 4 a client, at least 128)")
@@ -56,11 +68,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     load.add_argument("--warmup", type=not_negative, default=8, metavar="N", help="requests before each run (8)")
     load.add_argument("--timeout", type=positive_float, default=300.0, metavar="SECONDS", help="per request")
 
-    add_outcome(parser).add_argument(
-        "--allow-failures", action="store_true", help="exit with 0 although requests failed"
-    )
 
-    options = parser.parse_args(arguments)
+def _decide(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """What is left open; exits where the options contradict each other."""
     if options.endpoint is None:
         options.endpoint = "embeddings" if options.model == "minilm" else "chat"
     if options.prompt_ids and options.endpoint == "chat":
@@ -71,7 +81,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.stream = False
     if options.rate is not None:
         options.concurrency = None
-    return options
 
 
 def _id_range(text: str) -> tuple[int, int]:

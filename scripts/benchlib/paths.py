@@ -21,6 +21,7 @@ from starlette.routing import Route
 from apiserver.http.call import Call
 from apiserver.http.sse import encode as encode_event
 from apiserver.protocol.exchange import Chunk
+from benchlib.arguments import add_outcome
 from benchlib.program import run
 from benchlib.report import table
 from engine_bridge import wire
@@ -35,18 +36,8 @@ Once = Callable[[], Awaitable[None]]
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench_paths", description=__doc__)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--label")
-    parser.add_argument("--json", metavar="FILE", type=Path)
-    parser.set_defaults(plot=None)
-    return run(
-        "bench_paths",
-        parser.parse_args(arguments),
-        _measure,
-        render=_render,
-        panels=lambda document: [],
-        has_failed=lambda document: False,
-    )
+    add_outcome(parser, repeat=5, plots=False)
+    return run("bench_paths", parser.parse_args(arguments), _measure, render=_render)
 
 
 def _render(document: dict[str, Any]) -> str:

@@ -28,8 +28,8 @@ def run(
     bench: Bench,
     *,
     render: Callable[[Document], str],
-    panels: Callable[[Document], Sequence[Panel]],
-    has_failed: Callable[[Document], bool],
+    panels: Callable[[Document], Sequence[Panel]] = lambda document: (),
+    has_failed: Callable[[Document], bool] = lambda document: False,
 ) -> int:
     """Measure and show; 0, 1 if something that was measured failed, 2 if nothing could be measured.
 

@@ -19,7 +19,7 @@ no most number who over know water than call first people may down side been now
 made live where after back little only round man year came show every good me give our under name very through just
 form much great think say help low line before turn cause same mean differ move right boy old too does tell sentence
 """.split()  # noqa: SIM905  # words are easier to read than a list of strings
-_SYLLABLES = "ba con der fil gor hu jin kal mol nes pra qui ros sten tur vel wim xo yar zet lu ming sor the".split()  # noqa: SIM905
+_SYLLABLES = "ba con der fil gor hu jin kal mol nes pra qui ros sten tur vel wim xo yar zet lu ming sor the".split()  # noqa: SIM905  # as above
 _INVENTED_SHARE = 0.2
 _INVENTED_TOKENS = 2.2  # of an invented word, roughly; only where nobody counts
 _ATTEMPTS = 12

@@ -111,7 +111,7 @@ class Generating:
     def tools(self) -> Ask:
         """The text of a tool call, which must come back as one."""
         mark, dialect = self._texts.mark(), self._rng.choice(["chat", "messages"])
-        text = '<tool_call>\n{"name": "look", "arguments": {"at": "%s"}}\n</tool_call>' % mark  # noqa: UP031
+        text = '<tool_call>\n{"name": "look", "arguments": {"at": "MARK"}}\n</tool_call>'.replace("MARK", mark)
         schema = {"type": "object", "properties": {"at": {"type": "string"}}}
         tool: dict[str, Any] = {"name": "look", "input_schema": schema}
         if dialect == "chat":

@@ -1,5 +1,6 @@
-# ruff: noqa: E501
 """What is no HTTP, or nearly: request lines, headers, lengths, chunks, two requests in one, other protocols."""
+# The tables hold many values a line (fmt: skip), and long ones: one a line is more than anybody reads.
+# ruff: noqa: E501
 
 import gzip
 import json

@@ -52,7 +52,7 @@ NUMBERS: list[Any] = [
     2**64,
     -(2**63),
 ]
-ODD = [
+ODD = [  # by kind, and so not one a line
     "NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1e-999", "1" * 400, "-" + "9" * 5000, "1." + "1" * 400, "1E400",
     "01", "+1", ".5", "0x10", "1_000", "1e", "--1", "True", "nul", "undefined",
     '"\\ud83d"', '"\\udc00\\ud83d"', '"\\ud83dx"', '"\\u0000"', '"\\uZZZZ"', '"\\x41"', '"\n"', '"\t"',

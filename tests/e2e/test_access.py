@@ -1,4 +1,4 @@
-"""Who may ask: keys on every route but the probes, CORS as the flags say, names and ids of requests and models."""
+"""Who may ask: keys on every route but the probes, nothing that listens beside HTTP, names of models."""
 
 import json
 import socket
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.e2e
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
 KEY, OTHER_KEY = "sk-first", "sk-zweiter-Schlüssel"
-PAGE = "https://page.example"
 
 OPEN = {"/health", "/ready", "/live", "/ping", "/metrics", "/version"}
 GUARDED = sorted({route.replace("{model:path}", "sim") for route in ROUTES if route.startswith("/")} - OPEN)
@@ -34,9 +33,9 @@ GUARDED = sorted({route.replace("{model:path}", "sim") for route in ROUTES if ro
 
 @pytest.fixture(scope="module")
 def guarded_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """Two keys, two API servers, a page that may call, a prefix before every path."""
+    """Two keys, two API servers, a prefix before every path."""
     flags = ["--api-server-count", "2", "--api-key", KEY, "--api-key", OTHER_KEY, "--chat-template", ECHO_TEMPLATE]
-    flags += ["--allowed-origins", PAGE, "--root-path", "/prefix", "--access-log"]
+    flags += ["--root-path", "/prefix", "--access-log"]
     with running_pool(tmp_path_factory.mktemp("guarded") / "pool.log", *flags, engine=["--mode", "echo"]) as pool:
         yield pool
 
@@ -265,74 +264,6 @@ def test_probes_are_in_no_access_log_and_requests_are_without_their_text(guarded
     assert "a text of somebody's" not in guarded_pool.log
 
 
-# ---- CORS (vllm#4862) ----------------------------------------------------------------------------------------------
-
-
-def preflight(pool: Pool, path: str, origin: str) -> httpx.Response:
-    headers = {
-        "origin": origin,
-        "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,content-type",
-    }
-    return pool.client.options(path, headers=headers)
-
-
-def test_cors_is_closed_without_a_flag(echo_pool: Pool) -> None:
-    assert preflight(echo_pool, CHAT, PAGE).status_code == 405
-    for response in (
-        echo_pool.client.get("/v1/models", headers={"origin": PAGE}),
-        echo_pool.client.post(CHAT, json=HELLO, headers={"origin": PAGE}),
-        echo_pool.client.post(CHAT, content=b"{", headers={"origin": PAGE}),
-    ):
-        assert not [name for name in response.headers if name.startswith("access-control")]
-
-
-@pytest.mark.parametrize("path", [CHAT, "/v1/models", "/pool", "/nowhere"])
-def test_a_preflight_has_no_key_and_needs_none(guarded_pool: Pool, path: str) -> None:
-    response = preflight(guarded_pool, path, PAGE)
-    assert response.status_code == 200
-    assert response.headers["access-control-allow-origin"] == PAGE
-    assert "POST" in response.headers["access-control-allow-methods"]
-    assert "authorization" in response.headers["access-control-allow-headers"].lower()
-
-
-def test_a_preflight_of_another_page_is_refused(guarded_pool: Pool) -> None:
-    response = preflight(guarded_pool, CHAT, "https://other.example")
-    assert response.status_code == 400
-    assert "access-control-allow-origin" not in response.headers
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "content", "headers", "status"),
-    [
-        ("POST", CHAT, json.dumps(HELLO), bearer(KEY), 200),
-        ("POST", CHAT, "{", bearer(KEY), 400),
-        ("POST", CHAT, json.dumps(HELLO), {}, 401),
-        ("GET", "/nowhere", None, bearer(KEY), 404),
-        ("GET", CHAT, None, bearer(KEY), 405),
-        ("POST", CHAT, "x" * (33 * 1024 * 1024), bearer(KEY), 413),
-        ("POST", CHAT, json.dumps({**HELLO, "stream": True}), bearer(KEY), 200),
-    ],
-)
-def test_a_page_that_may_call_can_read_the_answer_also_when_it_is_an_error(
-    guarded_pool: Pool, method: str, path: str, content: str | None, headers: dict[str, str], status: int
-) -> None:
-    sent = {"origin": PAGE, "content-type": "application/json", **headers}
-    response = guarded_pool.client.request(method, path, content=content, headers=sent)
-    assert response.status_code == status
-    assert response.headers["access-control-allow-origin"] == PAGE
-    assert "x-request-id" in response.headers["access-control-expose-headers"]
-    assert response.headers["x-request-id"]
-
-
-def test_every_page_may_call_where_the_flag_says_so(start_pool: StartPool) -> None:
-    with start_pool("--api-server-count", "1", "--allowed-origins", "*") as pool:
-        assert preflight(pool, CHAT, "https://anywhere.example").headers["access-control-allow-origin"] == "*"
-        headers = {"origin": PAGE, "content-type": "application/json"}
-        response = pool.client.post(CHAT, content=b"{", headers=headers)
-        assert (response.status_code, response.headers["access-control-allow-origin"]) == (400, "*")
-
-
 # ---- sockets (LightLLM#1413, sglang#21435, lmdeploy#4015) -----------------------------------------------------------
 
 
@@ -354,58 +285,6 @@ def test_the_wires_sockets_are_in_a_directory_that_only_the_user_can_enter(echo_
     assert paths
     for path in paths:
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-
-
-# ---- request ids (vllm#10968) ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sent", ["mine", "a" * 128, "0123-abc_DEF.x:y/z+w=", "req-1"])
-def test_a_clients_request_id_comes_back(echo_pool: Pool, sent: str) -> None:
-    for response in (
-        echo_pool.client.post(CHAT, json=HELLO, headers={"x-request-id": sent}),
-        echo_pool.client.post(CHAT, content=b"{", headers={"x-request-id": sent}),
-        echo_pool.client.get("/nowhere", headers={"x-request-id": sent}),
-        echo_pool.client.get("/health", headers={"x-request-id": sent}),
-    ):
-        assert response.headers["x-request-id"] == sent
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [b"", b"a" * 129, b"a" * 60_000, b"a b", b"a\tb", b"a;b", b"<script>", b"\xff\xfe", "ä".encode(), b"a%0d%0ab"],
-)
-def test_an_id_that_is_long_or_strange_is_replaced_by_ours(echo_pool: Pool, sent: bytes) -> None:
-    with RawConnection(echo_pool.url) as connection:
-        connection.send(b"GET /version HTTP/1.1\r\nhost: x\r\nx-request-id: " + sent + b"\r\n\r\n")
-        reply = connection.reply()
-        assert reply.status == 200
-        [given] = reply.headers["x-request-id"]
-        assert given.startswith("req-")
-        assert len(given) < 40
-
-
-def test_a_request_id_is_in_the_header_and_in_no_chunk(echo_pool: Pool) -> None:
-    response = echo_pool.client.post(CHAT, json={**HELLO, "stream": True}, headers={"x-request-id": "only-once"})
-    assert response.headers["x-request-id"] == "only-once"
-    assert "only-once" not in response.text
-
-
-def test_no_two_requests_get_the_same_id(echo_pool: Pool) -> None:
-    ids: set[str] = set()
-    for _ in range(10):  # connections, and so API servers
-        with RawConnection(echo_pool.url) as connection:
-            connection.send(request("GET", "/version") * 5)
-            ids |= {connection.reply().headers["x-request-id"][0] for _ in range(5)}
-    assert len(ids) == 50
-
-
-def test_the_official_client_finds_the_request_id(echo_pool: Pool) -> None:
-    answer = echo_pool.openai.chat.completions.create(model="sim", messages=HELLO["messages"])
-    assert answer._request_id  # its public name, by its documentation
-    with pytest.raises(openai.BadRequestError) as caught:
-        echo_pool.openai.chat.completions.create(model="sim", messages=[])
-    assert caught.value.request_id
-    assert caught.value.param == "messages"
 
 
 # ---- models (vllm#34326, SURFACE 2.6) -------------------------------------------------------------------------------

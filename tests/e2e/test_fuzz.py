@@ -1,7 +1,6 @@
 """A small run of scripts/fuzz over every route, and that it sees what it is there to see."""
 
 import asyncio
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,22 +11,12 @@ import pytest
 
 from apiserver.http.app import DIALECTS
 from tests.pool import Pool
+from tests.script_parts import SCRIPTS, load_parts
 
 pytestmark = pytest.mark.e2e
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-def load_part(name: str) -> Any:
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        return importlib.import_module(f"fuzzlib.{name}")
-    finally:
-        sys.path.remove(str(SCRIPTS))
-
-
-bodies, inputs, malformed, mutations, state, talk = (
-    load_part(name) for name in ("bodies", "inputs", "malformed", "mutations", "state", "talk")
+bodies, inputs, malformed, mutations, state, talk = load_parts(
+    "fuzzlib", "bodies", "inputs", "malformed", "mutations", "state", "talk"
 )
 GET = inputs.request("GET", "/version")
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"

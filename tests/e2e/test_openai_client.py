@@ -4,12 +4,14 @@ The client itself builds its objects without validating (an odd field would go u
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel
 
 from tests.pool import Pool
+
+M = TypeVar("M", bound=BaseModel)
 
 TOOL: Any = {
     "type": "function",
@@ -34,13 +36,13 @@ COMPLETIONS: list[dict[str, Any]] = [
 ]
 
 
-def valid(reply: BaseModel) -> BaseModel:
+def valid(reply: M) -> M:
     """The reply, validated strictly by its own class. Raises pydantic's ValidationError."""
     type(reply).model_validate(reply.model_dump(warnings="error"))
     return reply
 
 
-def all_valid(chunks: Iterable[BaseModel]) -> list[BaseModel]:
+def all_valid(chunks: Iterable[M]) -> list[M]:
     found = [valid(chunk) for chunk in chunks]
     assert found
     return found

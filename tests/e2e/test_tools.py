@@ -78,7 +78,7 @@ def test_the_clients_streaming_helper_builds_the_same_from_the_stream(pool: Pool
 
 def test_every_chunk_is_valid_and_has_an_index_for_each_call(pool: Pool) -> None:  # sgl-project/sglang#5661
     chunks = all_valid(pool.openai.chat.completions.create(**asked(stream=True)))
-    deltas: list[Any] = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or ()]  # pyright: ignore[reportAttributeAccessIssue]
+    deltas: list[Any] = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or ()]
     assert {delta.index for delta in deltas} == {0, 1}
     assert [delta.function.name for delta in deltas if delta.id] == ["weather", "weather"]
     assert all(isinstance(delta.function.arguments, str) for delta in deltas)  # vllm-project/vllm#9693

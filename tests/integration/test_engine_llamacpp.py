@@ -16,7 +16,8 @@ from engine_bridge.engines.gguf import GgufHeader
 from engine_bridge.engines.llamacpp import LlamaCppEngine, create
 from engine_bridge.engines.llamacpp_server import LlamaCppOptions
 from engine_bridge.wire import FailureKind, FinishReason
-from tests.engine_contract import Bench, EngineCase, GeneratingContract, bench_of, ids_of
+from tests.engine_bench import Bench, EngineCase, bench_of, ids_of
+from tests.generating_contract import GeneratingContract
 from tests.scoring_contract import ScoringContract, scores_of
 
 # <|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n

@@ -12,7 +12,8 @@ from apiserver import models
 from engine_bridge.engines import EngineError
 from engine_bridge.engines.onnx import OnnxEngine, OnnxOptions, choose_batch, create
 from engine_bridge.wire import Embedding, Failure, FailureKind
-from tests.engine_contract import Bench, EmbeddingContract, EngineCase, bench_of, cosine, vector_of
+from tests.embedding_contract import EmbeddingContract
+from tests.engine_bench import Bench, EngineCase, bench_of, cosine, vector_of
 
 # "[CLS] a man is eating food . [SEP]", "[CLS] a man is eating bread . [SEP]", "[CLS] the stock market fell . [SEP]"
 FOOD = (101, 1037, 2158, 2003, 5983, 2833, 1012, 102)

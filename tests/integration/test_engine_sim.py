@@ -8,20 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from engine_bridge.engines.sim import Fault, FaultKind, SimEngine, SimOptions, create
 from engine_bridge.wire import Embedding, Failure, FailureKind, FinishReason, Output
-from tests.engine_contract import (
-    Bench,
-    EmbeddingContract,
-    EngineCase,
-    GeneratingContract,
-    bench_of,
-    ids_of,
-    vector_of,
-)
+from tests.embedding_contract import EmbeddingContract
+from tests.engine_bench import Bench, EngineCase, bench_of, ids_of, vector_of
+from tests.generating_contract import GeneratingContract
+from tests.pool import wait_for
 from tests.scoring_contract import ScoringContract
 
 PROMPT = tuple(b"The capital of France is")
@@ -159,32 +155,48 @@ def test_faults_are_parsed() -> None:
     assert Fault.parse("slow:5:0.5") == Fault(FaultKind.SLOW, 5, 0.5)
 
 
-@pytest.mark.parametrize(("fault", "expected"), [("crash", -signal.SIGKILL), ("hang", None)])
-def test_a_crash_kills_the_process_and_a_hang_freezes_its_loop(fault: str, expected: int | None) -> None:
-    """In a process of their own; a frozen loop does not even end when it is told to."""
-    program = f"""
-import asyncio
+FAULTY_PROCESS = """
+import asyncio, faulthandler, signal, sys
 from engine_bridge.engines.sim import create
 from engine_bridge.wire import Generate, SamplingParams, pack_ids
 
 async def main():
-    engine = create("sim", ["--fault", "{fault}:7"])
-    await engine.start(lambda answers: print("answered"))
-    print("submitting", flush=True)
+    faulthandler.register(signal.SIGUSR1)  # tells where we are, whatever the loop does
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, sys.exit)
+    engine = create("sim", ["--fault", sys.argv[1] + ":7"])
+    await engine.start(print)
+    print("submitting")
     engine.submit([((b"a", 1), Generate(1, pack_ids([7]), SamplingParams()))])
-    await asyncio.sleep(0.1)
-    print("turned", flush=True)
+    await asyncio.Event().wait()
 
 asyncio.run(main())
 """
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    with process, process.stdout:
-        assert process.stdout.readline() == "submitting\n"
-        if expected is None:
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(0.5)
+
+
+def test_a_crash_kills_the_process() -> None:
+    command = [sys.executable, "-uc", FAULTY_PROCESS, "crash"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stdout == "submitting\n"
+
+
+def test_a_hang_freezes_the_loop_which_does_not_even_end_when_it_is_told_to(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as sink:
+        command = [sys.executable, "-uc", FAULTY_PROCESS, "hang"]
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+
+    def stands_in_the_fault(times: int) -> bool:
+        process.send_signal(signal.SIGUSR1)
+        return log.read_text().count("in _slow_seconds") >= times
+
+    with process:
+        try:
+            wait_for(lambda: "submitting" in log.read_text(), 10, "the submission")
+            wait_for(lambda: stands_in_the_fault(2), 5, "a loop that stands still")
+            process.terminate()
+            wait_for(lambda: stands_in_the_fault(5), 5, "a loop that stands still where it stood")
+        finally:
             process.kill()
-        else:
-            assert process.wait(5) == expected
-        assert process.stdout.read() == ""
+    assert process.returncode == -signal.SIGKILL
+    assert "Output" not in log.read_text()

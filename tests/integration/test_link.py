@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -380,5 +381,5 @@ def test_a_request_that_the_core_would_not_take_is_refused_alone() -> None:
     run_remote(test)
 
 
-def params_with(**changes: object) -> SamplingParams:
-    return SamplingParams(max_tokens=1, **changes)  # pyright: ignore[reportArgumentType]
+def params_with(**changes: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=1, **changes)

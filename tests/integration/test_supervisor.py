@@ -34,6 +34,17 @@ class Supervised:
     def children(self) -> set[psutil.Process]:
         return set(psutil.Process(self.process.pid).children())
 
+    def newest_worker(self) -> psutil.Process:
+        return psutil.Process(self.process.pid).children()[-1]
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """With this signal it must end well."""
+        self.send(number)
+        assert self.end() == 0
+
     def end(self, seconds: float = 5) -> int:
         """Its exit code; no child of it may be left."""
         children = psutil.Process(self.process.pid).children(recursive=True)
@@ -61,6 +72,14 @@ def supervised(
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def serving(directory: Path, worker: str) -> Iterator[Supervised]:
+    """A pool that has said that it is ready."""
+    with supervised(directory, worker) as pool:
+        pool.wait_until_it_says("ready")
+        yield pool
 
 
 @pytest.mark.parametrize("worker", ["fail_to_boot", "fail_one_of_two"])
@@ -95,28 +114,22 @@ def test_workers_that_crash_at_once_are_a_crash_loop(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_fails_after_it_has_served_is_replaced(tmp_path: Path) -> None:
-    with supervised(tmp_path, "fail_after_serving") as pool:
-        pool.wait_until_it_says("ready")
+    with serving(tmp_path, "fail_after_serving") as pool:
         assert pool.log.count("died (exit code 3)") == 2
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        pool.stop()
 
 
 def test_a_fork_that_fails_is_tried_again(tmp_path: Path) -> None:
-    with supervised(tmp_path, "serve_where_forks_fail") as pool:
-        pool.wait_until_it_says("ready")
-        psutil.Process(pool.process.pid).children()[-1].kill()
+    with serving(tmp_path, "serve_where_forks_fail") as pool:
+        pool.newest_worker().kill()
         pool.wait_until_it_says("cannot fork API server")
-        wait_for(lambda: len(psutil.Process(pool.process.pid).children()) == 3, 5, "the engine and two workers")
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        wait_for(lambda: len(pool.children()) == 3, 5, "the engine and two workers")
+        pool.stop()
 
 
 def test_workers_that_do_not_listen_are_killed_in_the_end(tmp_path: Path) -> None:
-    with supervised(tmp_path, "be_deaf") as pool:
-        pool.wait_until_it_says("ready")
-        pool.process.send_signal(signal.SIGQUIT)
-        assert pool.end() == 0
+    with serving(tmp_path, "be_deaf") as pool:
+        pool.stop(signal.SIGQUIT)
         assert "2 API servers did not stop in time; killing them" in pool.log
 
 
@@ -125,8 +138,7 @@ def test_a_loading_engine_that_does_not_listen_is_killed_with_what_it_started(tm
         pool.wait_until_it_says("engine ")
         grandchild = psutil.Process(int(re.findall(r"engine (\d+)", pool.log)[0]))
         began = time.monotonic()
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        pool.stop()
         assert time.monotonic() - began < 3
         assert not is_alive(grandchild)
 
@@ -138,82 +150,70 @@ def test_an_engine_that_ends_before_it_is_ready_could_not_start(tmp_path: Path) 
 
 
 def test_workers_stop_and_restart_on_their_own_signal(tmp_path: Path) -> None:
-    with supervised(tmp_path, "serve") as pool:
-        pool.wait_until_it_says("ready")
-        worker = psutil.Process(pool.process.pid).children()[-1]
+    with serving(tmp_path, "serve") as pool:
+        worker = pool.newest_worker()
         worker.send_signal(signal.SIGTERM)
         pool.wait_until_it_says("was told to stop; replacing it")
-        pool.process.send_signal(signal.SIGINT)
-        assert pool.end() == 0
+        pool.stop(signal.SIGINT)
 
 
 def test_a_hangup_replaces_the_workers_one_by_one(tmp_path: Path) -> None:
-    with supervised(tmp_path, "serve") as pool:
-        pool.wait_until_it_says("ready")
+    with serving(tmp_path, "serve") as pool:
         before = pool.children()
-        pool.process.send_signal(signal.SIGHUP)
+        pool.send(signal.SIGHUP)
         wait_for(lambda: pool.log.count("was retired") == 2, 5, "two retired workers")
         assert "the rolling restart is complete" in pool.log
         assert len(pool.children()) == 3
         assert len(pool.children() & before) == 1  # the engine
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        pool.stop()
 
 
 @pytest.mark.parametrize("worker", ["fail_as_a_successor", "hang_as_a_successor"])
 def test_a_successor_that_cannot_start_leaves_the_old_workers(tmp_path: Path, worker: str) -> None:
-    with supervised(tmp_path, worker) as pool:
-        pool.wait_until_it_says("ready")
+    with serving(tmp_path, worker) as pool:
         before = pool.children()
-        pool.process.send_signal(signal.SIGHUP)
+        pool.send(signal.SIGHUP)
         pool.wait_until_it_says("the old ones stay")
         wait_for(lambda: pool.children() == before, 2, "the old processes alone")
         assert pool.process.poll() is None
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        pool.stop()
 
 
 def test_a_hangup_whose_fork_fails_leaves_the_old_workers(tmp_path: Path) -> None:
-    with supervised(tmp_path, "serve_where_forks_fail") as pool:
-        pool.wait_until_it_says("ready")
+    with serving(tmp_path, "serve_where_forks_fail") as pool:
         before = pool.children()
-        pool.process.send_signal(signal.SIGHUP)
+        pool.send(signal.SIGHUP)
         pool.wait_until_it_says("cannot fork a new API server")
         assert pool.children() == before
-        pool.process.send_signal(signal.SIGHUP)
+        pool.send(signal.SIGHUP)
         pool.wait_until_it_says("the rolling restart is complete")
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        pool.stop()
 
 
 # ---- how many ----
 
 
 def test_a_signal_makes_one_more_and_another_one_fewer(tmp_path: Path) -> None:
-    with supervised(tmp_path, "serve") as pool:
-        pool.wait_until_it_says("ready")
-        pool.process.send_signal(signal.SIGTTIN)
+    with serving(tmp_path, "serve") as pool:
+        pool.send(signal.SIGTTIN)
         wait_for(lambda: len(pool.children()) == 4, 5, "one more")
-        pool.process.send_signal(signal.SIGTTOU)
+        pool.send(signal.SIGTTOU)
         wait_for(lambda: len(pool.children()) == 3, 5, "one fewer")
-        pool.process.send_signal(signal.SIGTTOU)
+        pool.send(signal.SIGTTOU)
         wait_for(lambda: len(pool.children()) == 2, 5, "one")
-        pool.process.send_signal(signal.SIGTTOU)
+        pool.send(signal.SIGTTOU)
         pool.wait_until_it_says("there can be 1 to 256 API servers, not 0")
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        pool.stop()
 
 
 @pytest.mark.parametrize("worker", ["fail_as_a_successor", "hang_as_a_successor"])
 def test_an_additional_worker_that_cannot_start_leaves_the_others(tmp_path: Path, worker: str) -> None:
-    with supervised(tmp_path, worker) as pool:
-        pool.wait_until_it_says("ready")
+    with serving(tmp_path, worker) as pool:
         before = pool.children()
-        pool.process.send_signal(signal.SIGTTIN)
+        pool.send(signal.SIGTTIN)
         pool.wait_until_it_says("going on with 2")
         wait_for(lambda: pool.children() == before, 2, "the old processes alone")
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        pool.stop()
 
 
 def test_an_additional_worker_that_is_not_wanted_any_more_takes_nobody_with_it(tmp_path: Path) -> None:
@@ -260,68 +260,59 @@ def test_a_successor_that_is_told_to_stop_at_once_is_followed_by_another(tmp_pat
 
 
 def test_a_pool_that_shrinks_in_a_rolling_restart_ends_with_new_workers_alone(tmp_path: Path) -> None:
-    with supervised(tmp_path, "serve") as pool:
-        pool.wait_until_it_says("ready")
+    with serving(tmp_path, "serve") as pool:
         for _ in range(2):
-            pool.process.send_signal(signal.SIGTTIN)
+            pool.send(signal.SIGTTIN)
             pool.wait_until_it_says("API servers instead of")
         before = pool.children()
         [engine] = [process for process in before if process.name() == "sleep"]
-        pool.process.send_signal(signal.SIGHUP)
-        pool.process.send_signal(signal.SIGTTOU)
+        pool.send(signal.SIGHUP)
+        pool.send(signal.SIGTTOU)
         pool.wait_until_it_says("the rolling restart is complete")
         wait_for(lambda: before & pool.children() == {engine}, 5, "new workers alone")
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        pool.stop()
 
 
 def test_a_pool_that_is_stopping_is_not_resized(tmp_path: Path) -> None:
-    with supervised(tmp_path, "be_deaf") as pool:
-        pool.wait_until_it_says("ready")
-        pool.process.send_signal(signal.SIGTERM)
+    with serving(tmp_path, "be_deaf") as pool:
+        pool.send(signal.SIGTERM)
         pool.wait_until_it_says("draining")
-        pool.process.send_signal(signal.SIGTTIN)
+        pool.send(signal.SIGTTIN)
         pool.wait_until_it_says("the pool is stopping")
         assert pool.end(10) == 0
 
 
 def test_a_worker_that_fails_while_it_drains_is_a_death_and_nobody_follows(tmp_path: Path) -> None:
-    with supervised(tmp_path, "fail_in_the_drain") as pool:
-        pool.wait_until_it_says("ready")
-        pool.process.send_signal(signal.SIGTTOU)
+    with serving(tmp_path, "fail_in_the_drain") as pool:
+        pool.send(signal.SIGTTOU)
         pool.wait_until_it_says("died (exit code 3)")
         assert len(pool.children()) == 2
-        pool.process.send_signal(signal.SIGQUIT)
-        assert pool.end() == 0
+        pool.stop(signal.SIGQUIT)
 
 
 def test_a_worker_that_drains_by_itself_is_replaced_before_it_has_gone(tmp_path: Path) -> None:
-    with supervised(tmp_path, "drain_for_long") as pool:
-        pool.wait_until_it_says("ready")
-        victim = psutil.Process(pool.process.pid).children()[-1]
+    with serving(tmp_path, "drain_for_long") as pool:
+        victim = pool.newest_worker()
         victim.send_signal(signal.SIGTERM)
         pool.wait_until_it_says("was told to stop; replacing it")
         wait_for(lambda: len(pool.children()) == 4, 2, "its successor beside it")
         assert victim in pool.children()
         victim.kill()
         wait_for(lambda: len(pool.children()) == 3, 2, "its end")
-        pool.process.send_signal(signal.SIGQUIT)
-        assert pool.end() == 0
+        pool.stop(signal.SIGQUIT)
 
 
 def test_a_paused_supervisor_does_not_blame_its_workers(tmp_path: Path) -> None:
     """As in a paused container: everybody stood still, and nobody is at fault."""
-    with supervised(tmp_path, "serve") as pool:
-        pool.wait_until_it_says("ready")
-        everybody = [psutil.Process(pool.process.pid), *psutil.Process(pool.process.pid).children()]
+    with serving(tmp_path, "serve") as pool:
+        everybody = [psutil.Process(pool.process.pid), *pool.children()]
         for process in everybody:
             process.suspend()
         paused = time.monotonic()
         wait_for(lambda: time.monotonic() - paused > 1.3, 2, "a pause longer than the limit")
         for process in everybody:  # the supervisor first: it sees old heartbeats
             process.resume()
-        pool.process.send_signal(signal.SIGTERM)
-        assert pool.end() == 0
+        pool.stop()
         assert "has not moved" not in pool.log
 
 

@@ -72,7 +72,7 @@ class OnSharedEngine:
     """For a contract's subclass: its tests run on the running engine's loop. `running` and `crowded` are fixtures."""
 
     def run(self, engine: Any, test: Callable[[Any], Any]) -> None:
-        from tests.engine_contract import bench_of
+        from tests.engine_bench import bench_of
 
         async def with_engine() -> None:
             async with bench_of(engine) as bench:

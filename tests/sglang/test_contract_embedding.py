@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 import tokenizers
 
-from tests.engine_contract import EmbeddingContract, EngineCase
+from tests.embedding_contract import EmbeddingContract
+from tests.engine_bench import EngineCase
 from tests.real_tokenizers import tokenizer_json
 from tests.sglang.shared import OnSharedEngine, Running
 from tests.sglang.tiny_models import BERT_FLAGS

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 import tokenizers
 
-from tests.engine_contract import EngineCase, GeneratingContract
+from tests.engine_bench import EngineCase
+from tests.generating_contract import GeneratingContract
 from tests.real_tokenizers import tokenizer_json
 from tests.scoring_contract import ScoringContract
 from tests.sglang.shared import OnSharedEngine, Running

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine_bridge.wire import Output, Score, Scores, pack_ids
-from tests.engine_contract import Bench, bench_of, cosine, ids_of, vector_of
+from tests.engine_bench import Bench, bench_of, cosine, ids_of, vector_of
 from tests.sglang.shared import Running
 from tests.sglang.tiny_models import BERT_FLAGS, load
 

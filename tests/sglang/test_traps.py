@@ -11,7 +11,7 @@ import pytest
 from engine_bridge.engines import EngineError, EngineRefusal
 from engine_bridge.engines.sglang import create
 from engine_bridge.wire import Failure, FailureKind, FinishReason, Output, Score, unpack_ids
-from tests.engine_contract import Bench, bench_of, ids_of
+from tests.engine_bench import Bench, bench_of, ids_of
 from tests.real_tokenizers import tokenizer_json
 from tests.sglang.shared import Running
 from tests.sglang.tiny_models import CPU_FLAGS, directory

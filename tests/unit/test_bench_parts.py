@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tests.unit.test_bench_serving import load_part
+from tests.script_parts import load_parts
 
 (
     arguments,
@@ -28,23 +28,21 @@ from tests.unit.test_bench_serving import load_part
     server_timing,
     texts,
     tokenizer_files,
-) = (
-    load_part(name)
-    for name in (
-        "arguments",
-        "balance",
-        "client",
-        "encoding",
-        "errors",
-        "footprint",
-        "load",
-        "mixed_configs",
-        "pool",
-        "qwen",
-        "server_timing",
-        "texts",
-        "tokenizer_files",
-    )
+) = load_parts(
+    "benchlib",
+    "arguments",
+    "balance",
+    "client",
+    "encoding",
+    "errors",
+    "footprint",
+    "load",
+    "mixed_configs",
+    "pool",
+    "qwen",
+    "server_timing",
+    "texts",
+    "tokenizer_files",
 )
 
 SERVE_HELP = """\

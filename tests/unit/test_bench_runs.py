@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_bench_serving import SCRIPTS, Server, load_part
+from tests.bench_server import Server
+from tests.script_parts import SCRIPTS, load_parts
 
 (
     balance,
@@ -24,22 +25,20 @@ from tests.unit.test_bench_serving import SCRIPTS, Server, load_part
     report,
     sizing,
     sizing_report,
-) = (
-    load_part(name)
-    for name in (
-        "balance",
-        "embedding",
-        "embedding_report",
-        "encoding",
-        "errors",
-        "mixed",
-        "overhead",
-        "overhead_report",
-        "plot",
-        "report",
-        "sizing",
-        "sizing_report",
-    )
+) = load_parts(
+    "benchlib",
+    "balance",
+    "embedding",
+    "embedding_report",
+    "encoding",
+    "errors",
+    "mixed",
+    "overhead",
+    "overhead_report",
+    "plot",
+    "report",
+    "sizing",
+    "sizing_report",
 )
 
 ORIGIN = {

@@ -1,33 +1,17 @@
 """What scripts/chaos calls a finding, and what it does not; its schedule; the rule for memory."""
 
-import importlib
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from tests.unit.test_bench_serving import load_part
+from tests.script_parts import load_parts
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-flatness = load_part("flatness")
-
-
-def load_chaos(name: str) -> Any:
-    """As `load_part`."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        return importlib.import_module(f"chaoslib.{name}")
-    finally:
-        sys.path.remove(str(SCRIPTS))
-
-
-ask, connection, faults, findings, generating, reading, verdict, words = (
-    load_chaos(name)
-    for name in ("ask", "connection", "faults", "findings", "generating", "reading", "verdict", "words")
+[flatness] = load_parts("benchlib", "flatness")
+ask, connection, faults, findings, generating, reading, verdict, words = load_parts(
+    "chaoslib", "ask", "connection", "faults", "findings", "generating", "reading", "verdict", "words"
 )
 
 

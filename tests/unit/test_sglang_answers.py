@@ -9,8 +9,8 @@ from engine_bridge.engines.sglang_answers import Answers, failure
 from engine_bridge.wire import Embed, Failure, FailureKind, FinishReason, Generate, Output, SamplingParams, unpack_ids
 
 
-def generate(**params: object) -> Generate:
-    return Generate(1, b"\0" * 4, SamplingParams(**params))  # type: ignore[arg-type]  # a test's own keywords
+def generate(**params: Any) -> Generate:
+    return Generate(1, b"\0" * 4, SamplingParams(**params))
 
 
 def chunk(ids: list[int], reason: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from apiserver.pipeline.parsers.json_text import copy_json
 from apiserver.pipeline.parsers.output import Output
 from apiserver.pipeline.parsers.parser import Marks
+from apiserver.pipeline.parsers.sections import SectionMarks, read_section
 from apiserver.pipeline.parsers.source import Markers, Reading, Source
 
 _CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _CALL, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 _SEPARATOR = "<｜tool▁sep｜>"
+_SECTION = SectionMarks(_CALL, ("```", _CALL_END), _CALLS_END)
 _HEAD_ENDS = Markers((_SEPARATOR,))
 _LINE = Markers(("\n",))
 _MOST_HEAD = 256
@@ -23,41 +24,20 @@ class DeepSeek:
         pass
 
     def read(self, source: Source, output: Output, opener: str) -> Reading[None]:
-        source.record(opener)
-        while True:
-            yield from source.spaces()
-            tag = yield from source.takes(_CALL, _CALLS_END)
-            if tag != _CALL:
-                break
-            name = yield from self._name(source)
-            if name is None:
-                tag = ""
-                break
-            source.forget()
-            output.begin(name)
-            if not (yield from copy_json(source, output.arguments)):
-                return
-            yield from source.spaces()
-            yield from source.takes("```")
-            yield from source.spaces()
-            yield from source.takes(_CALL_END)
-            source.record("")
-        if tag:
-            source.forget()
-        else:
-            output.content(source.recorded())
+        return read_section(source, output, opener, _SECTION, _name)
 
-    def _name(self, source: Source) -> Reading[str | None]:
-        """The tool's name, and everything up to the arguments."""
-        head = yield from source.collect(_HEAD_ENDS, _MOST_HEAD)
-        if head is None:
-            return None
-        name = head[0].strip()
+
+def _name(source: Source) -> Reading[str]:
+    """The tool's name, and everything up to the arguments; "" if it is none."""
+    head = yield from source.collect(_HEAD_ENDS, _MOST_HEAD)
+    if head is None:
+        return ""
+    name = head[0].strip()
+    yield from source.spaces()
+    if not (yield from source.next_is("{")):
+        line = yield from source.collect(_LINE, _MOST_HEAD)
+        name = "" if line is None else line[0].strip()
         yield from source.spaces()
-        if not (yield from source.next_is("{")):
-            line = yield from source.collect(_LINE, _MOST_HEAD)
-            name = "" if line is None else line[0].strip()
-            yield from source.spaces()
-            yield from source.takes("```json")
-            yield from source.spaces()
-        return name if name and (yield from source.next_is("{")) else None
+        yield from source.takes("```json")
+        yield from source.spaces()
+    return name if name and (yield from source.next_is("{")) else ""

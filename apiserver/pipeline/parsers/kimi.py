@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from apiserver.pipeline.parsers.json_text import copy_json
 from apiserver.pipeline.parsers.output import Output
 from apiserver.pipeline.parsers.parser import Marks
+from apiserver.pipeline.parsers.sections import SectionMarks, read_section
 from apiserver.pipeline.parsers.source import Markers, Reading, Source
 
 _CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL, _CALL_END = "<|tool_call_begin|>", "<|tool_call_end|>"
 _ARGUMENTS = Markers(("<|tool_call_argument_begin|>",))
+_SECTION = SectionMarks(_CALL, (_CALL_END,), _CALLS_END)
 _MOST_ID = 256
 
 
@@ -21,31 +22,15 @@ class Kimi:
         pass
 
     def read(self, source: Source, output: Output, opener: str) -> Reading[None]:
-        source.record(opener)
-        while True:
-            yield from source.spaces()
-            tag = yield from source.takes(_CALL, _CALLS_END)
-            if tag != _CALL:
-                break
-            named = yield from source.collect(_ARGUMENTS, _MOST_ID)
-            yield from source.spaces()
-            name = "" if named is None else _name(named[0])
-            if not name or not (yield from source.next_is("{")):
-                tag = ""
-                break
-            source.forget()
-            output.begin(name)
-            if not (yield from copy_json(source, output.arguments)):
-                return
-            yield from source.spaces()
-            yield from source.takes(_CALL_END)
-            source.record("")
-        if tag:
-            source.forget()
-        else:
-            output.content(source.recorded())
+        return read_section(source, output, opener, _SECTION, _name)
 
 
-def _name(call_id: str) -> str:
-    name, _, _ = call_id.strip().removeprefix("functions.").rpartition(":")
-    return name or call_id.strip().removeprefix("functions.")
+def _name(source: Source) -> Reading[str]:
+    """The tool's name out of the call's id, and everything up to the arguments; "" if it is none."""
+    named = yield from source.collect(_ARGUMENTS, _MOST_ID)
+    yield from source.spaces()
+    if named is None or not (yield from source.next_is("{")):
+        return ""
+    call_id = named[0].strip().removeprefix("functions.")
+    name, _, _ = call_id.rpartition(":")
+    return name or call_id

@@ -1,9 +1,9 @@
-"""For SGLang's tests on a CPU: lets torchvision be imported where its own library cannot be loaded.
+"""For SGLang's tests on a CPU: lets torchvision be imported where its own compiled part cannot be loaded.
 
 SGLang imports torchvision whatever it serves. The package index has torchvision built for CUDA only; beside a torch for
-CPUs its library does not load, and then its Python part fails at the first operator that it looks up. Their names are
-declared here, without anything behind them: nothing in these tests looks at an image. Where the library loads, nothing
-is done. It is on PYTHONPATH, since SGLang's processes are spawned and not forked.
+CPUs that part does not load, and then its Python part fails at the first operator that it looks up. Their names are
+declared here, without anything behind them: nothing in these tests looks at an image. Where it loads, nothing is done.
+It is on PYTHONPATH, since SGLang's processes are spawned and not forked.
 """
 
 # pyright: reportMissingImports=false
@@ -41,22 +41,23 @@ class _BeforeTorchvision(importlib.abc.MetaPathFinder):
     def _declare(self) -> None:
         import torch
 
-        self._declared = torch.library.Library("torchvision", "DEF")  # they are gone with it
+        # A torch.library.Library, which must be kept: what it declares is gone when it is.
+        self._declared = torch.library.Library("torchvision", "DEF")
         for operator, schema in _OPERATORS.items():
             self._declared.define(f"{operator}{schema}")
 
 
 def _loads(directory: Path) -> bool:
-    import torch  # its libraries are what torchvision's is linked with
+    import torch  # its shared objects are what torchvision's are linked with
 
     assert torch
-    libraries = list(directory.glob("_C*.so"))
+    compiled = list(directory.glob("_C*.so"))
     try:
-        for library in libraries:
-            ctypes.CDLL(str(library))
+        for part in compiled:
+            ctypes.CDLL(str(part))
     except OSError:
         return False
-    return bool(libraries)
+    return bool(compiled)
 
 
 sys.meta_path.insert(0, _BeforeTorchvision())

@@ -102,7 +102,7 @@ def test_a_verdict_is_the_same_when_it_is_remembered(size: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
+    [  # many a line: they are short
         "", "a|b", "[0-9]{4}-[0-9]{2}", r"\d+\.\d*", "(?=a)b", "[]a]{3}", "[^]]", r"[\]]", "a{,5}", "a{3,}",
         r"\u{1F600}", r"\P{Lu}", "(?<x>a)", "(?<!a)b", "(a+)+$", r"a\/b", "[[a]",
     ],

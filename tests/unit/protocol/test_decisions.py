@@ -72,8 +72,8 @@ def test_each_question_is_a_prompt_with_the_input_first() -> None:
 
 
 def test_the_three_dialects_ask_in_the_same_words() -> None:
-    openai_form = {"type": "choice", "instructions": "Who?"}
-    openai_form["choices"] = [{"value": "a"}, {"value": "b", "description": "bee"}]  # pyright: ignore[reportArgumentType]
+    openai_form: dict[str, Any] = {"type": "choice", "instructions": "Who?"}
+    openai_form["choices"] = [{"value": "a"}, {"value": "b", "description": "bee"}]
     first = job(DECISIONS, input="Wet.", questions=[openai_form])
     second = job(DECISIONS, input="Wet.", questions=[OWN])
     system_one = {"q": {"type": "choice", "instructions": "Who?", "criteria": {"a": None, "b": "bee"}}}

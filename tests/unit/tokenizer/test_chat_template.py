@@ -114,7 +114,7 @@ def render(
 
 def reference_or_none(reference: PreTrainedTokenizerFast, *arguments: Any, **options: Any) -> str | None:
     try:
-        return reference.apply_chat_template(*arguments, tokenize=False, **options)  # pyright: ignore[reportReturnType]
+        return reference.apply_chat_template(*arguments, tokenize=False, **options)  # pyright: ignore[reportReturnType]  # text, if not tokenized
     except Exception:  # the template's own failures, of every kind
         return None
 
