@@ -14,12 +14,14 @@ import msgspec
 from engine_bridge import wire
 from engine_bridge.address import is_tcp
 from engine_bridge.client_ids import ClientIds
-from engine_bridge.engines import Answer, Attended, Engine, EngineError, EngineRefusal, Key
+from engine_bridge.engines import Answer, Attended, Engine, EngineError, Key
 from engine_bridge.figures import heartbeat_of
 from engine_bridge.members import Allowed, Members
+from engine_bridge.outbox import Outbox
 from engine_bridge.peers import Peers
 from engine_bridge.status import EngineRow, EngineState, Field
 from engine_bridge.transport import CannotBind, Channel, PeerGone, ServerKeys, ZContext, address_of, router, with_key
+from engine_bridge.verbs import carry_out
 from engine_bridge.wire import Failure, FailureKind, Output
 
 _BEAT_SECONDS = 0.1
@@ -28,7 +30,6 @@ _MEMBERS_BEATS = 10  # every so many beats a look at whose key may still be used
 _LAST_WORDS_SECONDS = 0.5  # how long what is unsent may still leave when the core ends
 _READING_SECONDS = 0.05  # and how long API servers on other machines may take to read it
 _NOTHING = wire.encode([])
-_UNENCODABLE = (ValueError, TypeError, OverflowError)
 _SHUT_OUT = "the engine core no longer takes this pool's key"
 
 log = logging.getLogger("engine_bridge.core")
@@ -49,7 +50,8 @@ class Core:
         # identity → request id → client_request_id; the identities are those that have shaken hands.
         self._requests: dict[bytes, dict[int, str | None]] = {}
         self._client_ids = ClientIds()
-        self._outbox: dict[bytes, list[wire.ToServer]] = {}
+        self._outbox = Outbox(self._send, self._abort)
+        self._queue = self._outbox.queue
         self._doing: set[asyncio.Task[None]] = set()  # Admin messages
         self._behind: set[bytes] = set()  # those that have missed an answer, and may live
         self._remote = Peers(silence_seconds)  # those of them who are on other machines
@@ -114,7 +116,7 @@ class Core:
         self._capabilities = loading.result()
         for identity in self._requests:
             self._queue(identity, self._welcome(self._capabilities))
-        self._flush()  # before the row says ready: an API server that believes the row finds its Welcome
+        self._outbox.flush()  # before the row says ready: an API server that believes the row finds its Welcome
         self._row.mark_ready()
         return True
 
@@ -200,9 +202,8 @@ class Core:
             self._queue(identity, Failure(admin.request_id, FailureKind.UNAVAILABLE, "the engine is not serving"))
             return
         if admin.verb == wire.ABORT_ALL:
-            self._queue(
-                identity, wire.AdminDone(admin.request_id, msgspec.json.encode({"aborted": self._abort_requests()}))
-            )
+            aborted = msgspec.json.encode({"aborted": self._abort_requests()})
+            self._queue(identity, wire.AdminDone(admin.request_id, aborted))
             return
         if admin.verb not in self._capabilities.admin:
             text = f"The engine {self._capabilities.engine} cannot do '{admin.verb}'"
@@ -214,15 +215,9 @@ class Core:
         task.add_done_callback(self._doing.discard)
 
     async def _do(self, identity: bytes, admin: wire.Admin) -> None:
-        try:
-            document = await self._engine.admin(admin.verb, msgspec.json.decode(admin.arguments, type=dict[str, Any]))
-            self._row.note_output()
-            self._queue(identity, wire.AdminDone(admin.request_id, msgspec.json.encode(document)))
-        except (EngineRefusal, msgspec.DecodeError) as error:
-            self._queue(identity, Failure(admin.request_id, FailureKind.INVALID, str(error)))
-        except Exception:
-            log.exception("the engine failed at '%s'", admin.verb)
-            self._queue(identity, Failure(admin.request_id, FailureKind.INTERNAL, "the engine failed at it"))
+        answer = await carry_out(self._engine, admin)
+        self._row.note_output()
+        self._queue(identity, answer)
 
     def _greet(self, identity: bytes, hello: wire.Hello) -> None:
         if hello.wire_version != wire.WIRE_VERSION:
@@ -316,7 +311,7 @@ class Core:
     def _emit(self, answers: Sequence[tuple[Key, Answer]]) -> None:
         """One step's answers: one message to each API server that has a share in it."""
         self._row.note_output()
-        outbox = self._outbox
+        pending = self._outbox.pending
         tokens = 0
         for key, answer in answers:
             requests = self._requests.get(key[0])
@@ -328,41 +323,13 @@ class Core:
                     self._forget(key)
             else:
                 self._forget(key)
-            queued = outbox.get(key[0])
+            queued = pending.get(key[0])
             if queued is None:
-                outbox[key[0]] = [answer]
+                pending[key[0]] = [answer]
             else:
                 queued.append(answer)
         self._row.add(Field.OUTPUT_TOKENS, tokens)
-        self._flush()
-
-    def _queue(self, identity: bytes, message: wire.ToServer) -> None:
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox.setdefault(identity, []).append(message)
-
-    def _flush(self) -> None:
-        outbox, self._outbox = self._outbox, {}
-        for identity, messages in outbox.items():
-            self._send(identity, self._encode(identity, messages))
-
-    def _encode(self, identity: bytes, messages: Sequence[wire.ToServer]) -> bytes:
-        """An answer that cannot be encoded fails alone: the others of its step are other clients'."""
-        try:
-            return wire.encode(messages)
-        except _UNENCODABLE:
-            return wire.encode([self._encodable(identity, message) for message in messages])
-
-    def _encodable(self, identity: bytes, message: wire.ToServer) -> wire.ToServer:
-        try:
-            wire.encode(message)
-        except _UNENCODABLE:
-            if not isinstance(message, Answer | wire.AdminDone):
-                raise
-            log.exception("an answer cannot be encoded; its request fails")
-            asyncio.get_running_loop().call_soon(self._abort, [(identity, message.request_id)])
-            return Failure(message.request_id, FailureKind.INTERNAL, "the engine gave an answer that cannot be told")
-        return message
+        self._outbox.flush()
 
     def _send(self, identity: bytes, payload: bytes) -> None:
         assert self._channel is not None
@@ -442,7 +409,7 @@ class Core:
     def _say_goodbye(self) -> None:
         """Everybody who waits gets an end, as long as there is a voice to give it."""
         self._row.state = EngineState.STOPPING
-        self._flush()
+        self._outbox.flush()
         for identity, requests in self._requests.items():
             failures = [Failure(request_id, FailureKind.UNAVAILABLE, self._farewell) for request_id in requests]
             self._abort_all(identity)

@@ -1,6 +1,7 @@
 """EngineClient, Core and the simulated engine in one loop: aborts of every kind, and who has no business here."""
 
 import asyncio
+import logging
 import pickle
 
 import pytest
@@ -182,10 +183,10 @@ def test_an_abort_by_client_id_reaches_one_owners_requests_or_everybodys() -> No
             await both.counts(5)
             raw.say(AbortByClientId("same", "carol"), AbortByClientId("other", "alice"), AbortByClientId("same", "bob"))
             await both.counts(4)
-            assert isinstance(raw.of(1)[-1], Failure)
+            await until(lambda: Failure in map(type, raw.of(1)), "its end")
             raw.say(AbortByClientId("same", ""))
             await both.counts(3)
-            assert isinstance(raw.of(2)[-1], Failure)
+            await until(lambda: Failure in map(type, raw.of(2)), "its end")
             other.say(AbortByClientId("same", "alice"))
             await both.counts(0)
             raw.say(*(Generate(n, PROMPT, ENDLESS, "same", owner=owner) for n, owner in enumerate(owners, 20)))
@@ -282,17 +283,20 @@ def test_a_client_that_connects_anew_is_served_and_its_old_requests_are_gone() -
 
 
 def test_an_api_server_that_stood_still_for_too_long_is_told_that_its_requests_have_ended(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(transport, "_HIGH_WATER_MARK", 4)
+    caplog.set_level(logging.INFO, "engine_bridge.core")
 
     async def test() -> None:
         async with ends("--tokens-per-step", "1000", "--max-model-len", "100000000") as both:
             with transport.dealer(both.context, both.address, b"raw-0.1") as socket:
+                await until(lambda: both.row.is_ready, "the engine")
                 endless = SamplingParams(max_tokens=90_000_000, ignore_eos=True)
                 socket.send(wire.encode([Hello(wire.WIRE_VERSION), Generate(1, PROMPT, endless)]))
-                await both.counts(1)
-                await both.counts(0)  # nobody reads, so the core has given it up
+                # Nobody reads.
+                await until(lambda: "raw-0.1 is gone; aborting its 1 requests" in caplog.text, "the core to give it up")
+                await both.counts(0)
                 messages: list[wire.ToServer] = []
 
                 def reads_the_last_word() -> bool:
