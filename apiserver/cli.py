@@ -33,18 +33,18 @@ def _run(words: list[str]) -> int:
             sys.stderr.write(f"apiserver: {error}\n")
             return 3
     if words[:1] == ["engine"]:
-        from apiserver import engine_command
+        from apiserver.commands import engine as engine_command
 
         return engine_command.run(parse_engine(parsers, words))
     options = parsers.command.parse_args(words)
     if options.command == "scale":
-        from apiserver import scale_command
+        from apiserver.commands import scale as scale_command
 
         return scale_command.run(options.count, port=options.port, pid=options.pid)
     if options.command == "keys":
-        from apiserver import key_command
+        from apiserver.commands import keys as key_command
 
         return key_command.run(options.directory, options.client)
-    from apiserver import model_commands
+    from apiserver.commands import models as model_commands
 
     return model_commands.run(options.action or "list", getattr(options, "name", None))

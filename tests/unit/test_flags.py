@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from apiserver.commands.engine import core_argv
 from apiserver.config import RemoteEngineSettings
-from apiserver.engine_command import core_argv
 from apiserver.flags import ServeSettings, make_parsers, parse_engine, parse_serve
 from apiserver.plan import resolve
 

@@ -4,7 +4,7 @@ import argparse
 import json
 
 from apiserver.config import AccessSettings, HttpSettings, ListenSettings
-from apiserver.flag_types import at_least
+from apiserver.flags.types import at_least
 
 
 def add_http(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import dataclass
 
-from apiserver.flag_types import at_least
+from apiserver.flags.types import at_least
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from apiserver.affinity import Affinity
 from apiserver.affinity import read as read_affinity
 from apiserver.board import MAX_SLOTS
 from apiserver.card import Limits
-from apiserver.care_flags import add_engine_care, add_remote, check_engine_care, engine_care, remote
 from apiserver.config import (
     AccessSettings,
     AdmissionSettings,
@@ -22,14 +21,15 @@ from apiserver.config import (
     RemoteEngineSettings,
     StoreSettings,
 )
-from apiserver.config_file import read_config
-from apiserver.edge_flags import add_admission, admission, check_admission
-from apiserver.engine_flags import EngineSettings, add_engine, add_keys
-from apiserver.flag_types import at_least
-from apiserver.foreign_flags import explain
-from apiserver.http_flags import access, add_http, check_http, http, listen, words_of
-from apiserver.pool_flags import add_pool
-from apiserver.store_flags import add_store, check_store, store
+from apiserver.flags.care import add_engine_care, add_remote, check_engine_care, engine_care, remote
+from apiserver.flags.config_file import read_config
+from apiserver.flags.edge import add_admission, admission, check_admission
+from apiserver.flags.engine import EngineSettings, add_engine, add_keys
+from apiserver.flags.foreign import explain
+from apiserver.flags.http import access, add_http, check_http, http, listen, words_of
+from apiserver.flags.pool import add_pool
+from apiserver.flags.store import add_store, check_store, store
+from apiserver.flags.types import at_least
 
 _DESCRIPTION = """\
 A pool of forked API servers in front of one LLM or embedding engine.

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import yaml
 
-from apiserver.foreign_flags import about, is_of_engine, sglangs_name
+from apiserver.flags.foreign import about, is_of_engine, sglangs_name
 
 
 def read_config(serve: argparse.ArgumentParser, file: str) -> tuple[dict[str, Any], list[str]]:

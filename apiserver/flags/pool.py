@@ -2,7 +2,7 @@
 
 import argparse
 
-from apiserver.flag_types import at_least
+from apiserver.flags.types import at_least
 
 
 def add_pool(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from apiserver import child, models
-from apiserver.engine_flags import EngineSettings
+from apiserver.flags.engine import EngineSettings
 from engine_bridge.address import BadAddress, to_listen
 from engine_bridge.keys import KeyProblem, read_server_keys
 
