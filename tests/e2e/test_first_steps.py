@@ -20,6 +20,7 @@ class Finder:
             os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C while the web framework is being imported
 
 sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background may ignore it
 sys.exit(main(["serve", "sim", "--engine", "sim"]))
 """
 
