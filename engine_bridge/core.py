@@ -267,6 +267,10 @@ class Core:
             return Failure(request_id, FailureKind.INTERNAL, "a request id was used twice")
         if len(request.prompt_token_ids) % 4:
             return Failure(request_id, FailureKind.INVALID, "prompt_token_ids are not int32")
+        if isinstance(request, wire.Generate):
+            asked = max(request.sampling_params.logprobs or 0, request.sampling_params.prompt_logprobs or 0)
+            if asked > max(0, self._capabilities.logprobs):
+                return Failure(request_id, FailureKind.INVALID, f"{asked} logprobs a token are too many")
         return None
 
     def _is_known(self, key: Key) -> bool:

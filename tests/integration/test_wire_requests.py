@@ -1,5 +1,6 @@
 """EngineClient, Core and the simulated engine in one loop: the handshake and the requests."""
 
+import msgspec
 import pytest
 
 from engine_bridge import wire
@@ -182,6 +183,20 @@ def test_prompts_that_are_no_int32_are_refused_before_the_engine() -> None:
             assert [message.kind for message in raw.of(1) + raw.of(2) if isinstance(message, Failure)] == [
                 FailureKind.INVALID
             ] * 2
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
+def test_more_logprobs_than_the_engine_gives_are_refused_before_it(name: str) -> None:
+    async def test() -> None:
+        async with ends() as both:
+            raw = await both.greeted()
+            raw.say(Generate(1, PROMPT, msgspec.structs.replace(ENDLESS, **{name: 2**31 - 1})))
+            await until(lambda: raw.of(1), "a refusal")
+            [refusal] = raw.of(1)
+            assert isinstance(refusal, Failure)
+            assert refusal.kind is FailureKind.INVALID
 
     run(test)
 
