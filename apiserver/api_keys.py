@@ -54,6 +54,12 @@ class Caller:
         return None if self.key is not None and self.key.is_admin else self.owner
 
 
+NOBODY = Caller()
+"""Without a key."""
+ANYBODY = Caller(may_administer=True)
+"""Where there are no keys."""
+
+
 def digest_of(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 

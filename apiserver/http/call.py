@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
-from apiserver.api_keys import Caller
+from apiserver.api_keys import NOBODY
 from apiserver.errors import TooLarge, UnsupportedEncoding, UnsupportedMediaType
 from apiserver.http.inflate import CODINGS, inflated
 
@@ -81,7 +81,7 @@ class Call:
         # Whether the client speaks Anthropic's API: it says so, or asks for one of its routes.
         self.is_anthropic = is_anthropics(scope["path"]) or b"anthropic-version" in self._headers_in
         self.status = 0  # of the response, once it has begun
-        self.caller = Caller()  # until its key was looked at
+        self.caller = NOBODY  # until its key was looked at
         self._release: Callable[[], None] | None = None
 
     @property
