@@ -10,6 +10,7 @@ It is on PYTHONPATH, since SGLang's processes are spawned and not forked.
 
 import ctypes
 import importlib.abc
+import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -61,3 +62,7 @@ def _loads(directory: Path) -> bool:
 
 
 sys.meta_path.insert(0, _BeforeTorchvision())
+if os.environ.get("PAGEABLE_MEMORY"):
+    import pageable_memory
+
+    assert pageable_memory
