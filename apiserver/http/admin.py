@@ -123,8 +123,9 @@ class Admin:
         await call.respond(200, _encode({"success": True, **document}))
 
     async def _admin(self, verb: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        sent = {name: value for name, value in arguments.items() if value is not None}  # null is what is left out
         try:
-            return await self._service.client.admin(verb, arguments)
+            return await self._service.client.admin(verb, sent)
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
         except AdminFailed as error:
