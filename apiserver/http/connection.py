@@ -102,7 +102,7 @@ class Connection(HttpToolsProtocol):
         self._field_bytes = 0  # of a field that goes on, whose end will count all of it
         self._framing: tuple[bytes, bytes] | None = None  # the header that says how long the body is
         self._announced_bytes: int | None = None
-        self._body_bytes = self._body_left = 0  # that came behind the piece with the head's end; that are announced
+        self._body_bytes = 0  # that came behind the piece with the head's end
         self._unwanted_bytes = 0  # of a body whose request is answered already
         self._declines_upgrade = False
         self._is_replaying = False  # the parser is told a head that was told before
@@ -247,7 +247,7 @@ class Connection(HttpToolsProtocol):
             if len(self.pipeline) >= MOST_AHEAD:
                 self._backlog.keep(data[at:])
                 return
-            piece = data[at : at + max(PIECE_BYTES, self._body_left)]  # no request begins in a body
+            piece = data[at : at + PIECE_BYTES]
             at += len(piece) - len(self._feed(piece))
 
     def _feed(self, data: bytes) -> bytes:
@@ -337,14 +337,12 @@ class Connection(HttpToolsProtocol):
         self._phase = _BODY
         self._since = time.monotonic()
         self._body_bytes = self._unwanted_bytes = 0
-        self._body_left = self._announced_bytes or 0
         chunks = self.scope["http_version"] >= "1.1"
         self.cycle.transport = cast(Any, Outgoing(self.transport, self._close_after_answer, knows_chunks=chunks))
         if self._retiring or (self._announced_bytes or 0) > self._max_body_bytes:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        self._body_left -= len(body)
         if self.cycle.response_complete:
             self._unwanted_bytes += len(body)
             if self._unwanted_bytes > self._max_body_bytes:
