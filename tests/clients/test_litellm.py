@@ -1,6 +1,10 @@
 """litellm, as its users use it: it speaks OpenAI's and Anthropic's APIs to the pool."""
 
+import asyncio
+import gc
 import json
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import litellm
@@ -13,6 +17,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("default")]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_litellm_leaves_open() -> Iterator[None]:
+    """It closes neither the connections that it keeps nor the event loop that its plain calls make. Whenever these are
+    collected later, they would fail whatever runs then."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        litellm.in_memory_llm_clients_cache.flush_cache()
+        asyncio.set_event_loop(None)
+        gc.collect()
 
 
 def options(pool: Pool, model: str = "openai/sim", text: str = "Grüße 🎉", **fields: Any) -> dict[str, Any]:
